@@ -1,0 +1,45 @@
+# `make train` and `make test` are all a newcomer needs; both set the environment up first.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+WORKERS ?= 2
+
+.PHONY: train test lint verify chaos bench clean help
+
+help:
+	@echo "make train   train PPO on CartPole and show the curve"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make verify  scores over several seeds, against published ones (writes docs/scores.md)"
+	@echo "make chaos   kill runs at random moments and compare them with runs never stopped"
+	@echo "make bench   speed against peers in the same run (writes docs/speed.md)"
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "shoal needs Python 3.11 or newer: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $(READY)
+
+train: $(READY)
+	$(BIN)/shoal train ppo cartpole --seed 1
+
+test: $(READY) lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+verify: $(READY)
+	$(BIN)/python -m benchmarks.verify $(PART)
+
+chaos: $(READY)
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow tests/chaos $(ARGS)
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.bench $(PART)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,42 @@
+"""shoal: parallel and distributed reinforcement learning, from a Q-table to a cluster.
+
+Names load when first used: importing shoal touches no device, environment variable, socket or optional package.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from shoal import errors
+from shoal.registry import register
+
+if TYPE_CHECKING:
+    from shoal.algos import team
+    from shoal.algos.ppo import PPO
+    from shoal.api import evaluate, load, resume, train
+    from shoal.callbacks import Callback
+    from shoal.envs import make
+    from shoal.main_loop import MainLoop
+    from shoal.runtime.local import Local
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo", "Local": "shoal.runtime.local",
+    "make": "shoal.envs", "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
+}
+
+__all__ = ["PPO", "Callback", "Local", "MainLoop", "errors", "evaluate", "load", "make", "register", "resume", "team", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "team":
+        return importlib.import_module("shoal.algos.team")
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'shoal' has no attribute {name!r}{errors.nearest(name, __all__)}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

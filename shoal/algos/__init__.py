@@ -1,0 +1,1 @@
+"""Algorithms: one file each, pure functions, no loop, no device, no runtime."""

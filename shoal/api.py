@@ -1,0 +1,196 @@
+"""What the user calls: train, resume, evaluate and load; and the same for the command line, in plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal import config, registry, store
+from shoal.errors import ConfigError
+from shoal.plan import Plan
+from shoal.runtime import device as devices
+
+
+def _agent(plan: Plan) -> Any:
+    """The algorithm that a plan names, in its team."""
+    if plan.algo.startswith("object:") or plan.env.startswith("object:"):
+        which = plan.algo if plan.algo.startswith("object:") else plan.env
+        raise ConfigError(f"{which.removeprefix('object:')} was given as an object without a name; register it to resume or load its run")
+    agent = registry.find("algo", plan.algo)(**plan.algorithm)
+    return registry.find("team", plan.team)(agent) if plan.team else agent
+
+
+def _loop(plan: Plan, out: Path | str | None, quiet: bool) -> Any:
+    devices.prepare(plan.device, plan.threads)
+    from shoal.main_loop import MainLoop
+
+    settings = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}
+    for name in ("algo", "env", "team", "runtime", "algorithm"):
+        del settings[name]
+    registry.load_plugins(plan.plugins)
+    return MainLoop(plan.env, _agent(plan), runtime=plan.runtime, out=out, quiet=quiet, **settings)
+
+
+def _open(folder: str | Path, plugins: tuple[str, ...] = (), more_steps: int = 0) -> Plan:
+    """The plan of an existing run, extended where asked. The run's file names its plugins; only the caller imports them."""
+    raw = store.read_config(Path(folder))
+    registry.load_plugins(plugins)
+    config.check_plugins(raw.get("plugins", ()), {*plugins, *sys.modules}, str(folder))
+    plan = config.plan_from_dict(raw)
+    if more_steps:
+        point, _ = store.newest(Path(folder))
+        plan = dataclasses.replace(plan, steps=point.step + more_steps, episodes=0, minutes=0.0)
+    return plan
+
+
+# --- Python ----------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A finished or stopped run: its result, and what to do with it."""
+
+    def __init__(self, loop: Any, result: dict[str, Any]):
+        self._loop, self.result, self.folder = loop, result, Path(result["run_dir"])
+
+    def __repr__(self) -> str:
+        r = self.result
+        return f"Run({r['algo']} on {r['env']}, {r['steps']} steps, score {r['eval_return']:.1f}, {r['run_dir']})"
+
+    def evaluate(self, episodes: int = 100, *, sampled: bool = False) -> dict[str, float]:
+        """Score the policy over ``episodes`` episodes on evaluation seeds."""
+        return _summary(self._loop.engine.evaluate(episodes, greedy=not sampled), self._loop.plan.target_return)
+
+    def save(self, folder: str | Path) -> Path:
+        """Copy config and newest checkpoint to ``folder``, for ``shoal.load`` and ``shoal resume``."""
+        return store.copy_run(self.folder, Path(folder))
+
+    def act(self, obs: Any) -> Any:
+        """The greedy action for one observation, in the environment's own units."""
+        return load(self.folder).act(obs)
+
+
+def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: float = 0.0, team: str = "", device: str = "auto",
+          threads: int = 1, **settings: Any) -> Run:
+    """Train ``agent`` in ``env`` until the budget is spent: ``shoal.train(shoal.PPO(), "CartPole-v1", steps=200_000)``.
+
+    All fields of the plan are keywords (``seed``, ``num_envs``, ``eval_every`` …), besides ``out``, ``callbacks`` and ``quiet``.
+    """
+    devices.prepare(device, threads)
+    from shoal.main_loop import MainLoop
+
+    if team:
+        agent = registry.find("team", team)(agent)
+    if not (steps or episodes or minutes):
+        steps = 100_000
+    loop = MainLoop(env, agent, device=device, threads=threads, **settings)
+    return Run(loop, loop.run(steps=steps, episodes=episodes, minutes=minutes))
+
+
+def resume(folder: str | Path, *, steps: int = 0, inexact: bool = False, quiet: bool = True, plugins: tuple[str, ...] = ()) -> Run:
+    """Continue the run in ``folder`` to its budget, or for ``steps`` more."""
+    plan = _open(folder, plugins, steps)
+    loop = _loop(plan, folder, quiet)
+    if steps:
+        from shoal.main_loop import config_of
+
+        store.rewrite_config(Path(folder), config_of(loop.plan))
+    return Run(loop, loop.run(inexact=inexact))
+
+
+def evaluate(folder: str | Path, episodes: int = 100, *, sampled: bool = False, seed: int | None = None,
+             plugins: tuple[str, ...] = ()) -> dict[str, float]:
+    """Score the newest policy of a run."""
+    if episodes < 1:
+        raise ConfigError(f"episodes = {episodes}: expected a number of at least 1")
+    plan = _open(folder, plugins)
+    engine = _engine(plan, folder, seed)
+    try:
+        return _summary(engine.evaluate(episodes, greedy=not sampled), plan.target_return)
+    finally:
+        engine.close()
+
+
+def load(folder: str | Path, *, plugins: tuple[str, ...] = ()) -> Policy:
+    """The newest policy of a run, ready to act."""
+    return Policy(folder, plugins)
+
+
+class Policy:
+    """A trained policy: ``act(obs)`` answers in the environment's own units."""
+
+    def __init__(self, folder: str | Path, plugins: tuple[str, ...] = ()):
+        import jax
+
+        from shoal import envs, lane
+
+        self.plan = _open(folder, plugins)
+        engine = _engine(self.plan, folder, None)
+        self.spec, self._agent, self._params = engine.spec, engine.algorithm, engine.policy()
+        self._memory = self._agent.memory(self.spec, 1)
+        self._role = lane.role(0.0, 1, greedy=True)
+        key = jax.random.key(0)
+        self._noise = jax.tree.map(lambda x: x[0], self._agent.draw(self.spec, key, (1, 1)))  # greedy: not used
+        self._call = jax.jit(lambda a, *rest: a.act(*rest))
+        self._env = envs.make(self.plan.env, self.plan.max_episode_steps, **self.plan.env_options)
+        engine.close()
+
+    def act(self, obs: Any) -> Any:
+        """The greedy action for one observation (for a team: one row per agent)."""
+        import jax
+
+        from shoal.envs import maps
+
+        row = jax.tree.map(lambda x: np.asarray(x)[None], obs)
+        row = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, row)
+        acted = self._call(self._agent, self._params, self._memory, row, self._role, self._noise)
+        self._memory = acted.memory
+        action = maps.native(self._env, np.asarray(acted.action)[0])
+        return action.item() if np.ndim(action) == 0 else action
+
+
+def _engine(plan: Plan, folder: str | Path, seed: int | None) -> Any:
+    """An engine with the newest checkpoint's learner, for acting only: its environments are not brought back."""
+    loop = _loop(plan, folder, True)
+    return loop.open_for_acting(plan.seed if seed is None else seed)
+
+
+def _summary(scores: Any, target: float) -> dict[str, float]:
+    from shoal import flow
+
+    returns = flow.team_return(np.asarray(scores.returns, np.float64), 1)
+    success = np.asarray(scores.success, np.float64)
+    rate = float(success.mean()) if not np.isnan(success).any() else (
+        float((returns >= target).mean()) if np.isfinite(target) else float("nan"))
+    return {"mean_return": float(returns.mean()), "std_return": float(returns.std()), "min_return": float(returns.min()),
+            "max_return": float(returns.max()), "success_rate": rate, "episodes": len(returns)}
+
+
+# --- command line ----------------------------------------------------------------------------------------------------
+
+
+def _with_curve(run: Run) -> dict[str, Any]:
+    from shoal.monitor.curve import text_curve
+    from shoal.monitor.sinks import read_rows
+
+    rows = [row for row in read_rows(run.folder / "metrics.jsonl") if row.get("mean_return") is not None]
+    curve = text_curve([r["step"] for r in rows], [r["mean_return"] for r in rows], title="mean return of the last 100 episodes",
+                       x_label="environment steps")
+    return run.result | {"curve": curve, "picture": str(run.folder / "learning_curve.svg")}
+
+
+def run_train(plan: Plan, out: str | None, quiet: bool, note: str) -> dict[str, Any]:
+    """What ``shoal train`` does, once its input is known to be good."""
+    loop = _loop(plan, out, quiet)
+    return _with_curve(Run(loop, loop.run()))
+
+
+def run_resume(folder: str, more_steps: int, inexact: bool, quiet: bool) -> dict[str, Any]:
+    return _with_curve(resume(folder, steps=more_steps, inexact=inexact, quiet=quiet))
+
+
+def run_eval(folder: str, episodes: int, sampled: bool, seed: int | None) -> dict[str, Any]:
+    return evaluate(folder, episodes, sampled=sampled, seed=seed)

@@ -1,0 +1,1 @@
+"""Buffers: what lies between the chunks that arrive and the batch that an update consumes."""

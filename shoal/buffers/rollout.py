@@ -1,0 +1,35 @@
+"""The on-policy buffer: holds exactly the chunks of one iteration and gives them all, once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from shoal.types import Array, Key, Sample, Transition, pytree
+
+
+@pytree
+class Rollout:
+    """One iteration's data, [T, B, ...]; empty between iterations, so a cut stores nothing of it."""
+
+    def init(self, spec: object, num_envs: int) -> tuple:
+        return ()
+
+    def add(self, state: tuple, lane: Array, data: Transition) -> tuple:
+        """``data`` [T, B, ...]: appended along the environments, in lane order."""
+        if state == ():
+            return (data,)
+        return (jax.tree.map(lambda a, b: jnp.concatenate([a, b], axis=1), state[0], data),)
+
+    def sample(self, state: tuple, key: Key) -> tuple[tuple, Sample]:
+        """All of it; the buffer is empty afterwards. The key is not consumed."""
+        (data,) = state
+        return (), Sample(data, jnp.ones(()), jnp.zeros((), jnp.int32))
+
+    def update(self, state: tuple, ticket: Array, priorities: Array) -> tuple:
+        return state
+
+    def ready(self, state: tuple) -> Array:
+        return jnp.asarray(state != ())
+
+

@@ -1,0 +1,197 @@
+"""The inside of a checkpoint: a folder of ``state.safetensors`` and ``MANIFEST.json``, and what makes it whole.
+
+The manifest gives size and SHA-256 of the state and seals itself, so that no bit of either can change unseen. Reading
+trusts nothing: every field is checked before it is used, and nothing that is read can name code. Where checkpoints lie
+and how they replace each other is the store's business. No JAX here.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from shoal import disk
+from shoal.errors import DamagedError, StoreError
+
+MANIFEST = "MANIFEST.json"
+STATE = "state.safetensors"
+FORMAT = 1
+NAME = re.compile(r"(step|best)-(0|[1-9][0-9]{0,18})(\.old-[0-9a-f]{8})?")  # kind, step, moved aside
+
+_MAX_TEXT = 1 << 24  # no manifest or config of ours comes near it: refuse before parsing
+_DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+           "float16", "float32", "float64", "complex64")
+
+
+class Checkpoint(NamedTuple):
+    """One cut of a run."""
+
+    step: int
+    tensors: dict[str, np.ndarray]
+    meta: dict[str, Any]
+    lengths: dict[str, int]  # bytes of each metric file that belong to this cut
+
+
+def fill(tmp: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[str, Any], lengths: Mapping[str, int]) -> None:
+    """Write a checkpoint's files into the folder ``tmp`` and flush them and it."""
+    files = {}
+    if tensors or step:
+        raw = safetensors.numpy.save({name: _array(name, value) for name, value in tensors.items()})
+        disk.write(tmp / STATE, raw)
+        files[STATE] = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    manifest = {"format": FORMAT, "shoal": str(meta.get("shoal") or _version()), "step": step, "files": files,
+                "meta": dict(meta), "lengths": dict(lengths)}
+    try:
+        text = _encode(json.loads(json.dumps(manifest)))  # as it will be read: keys that were numbers sort as text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StoreError(f"meta of step {step}: expected JSON data: {error}") from None
+    if len(text) > _MAX_TEXT:
+        raise StoreError(f"meta of step {step}: {len(text)} bytes; expected at most {_MAX_TEXT}: save arrays as tensors")
+    disk.write(tmp / MANIFEST, text)
+    disk.sync(tmp)
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint at ``path``, verified to the last byte; any damage is a DamagedError that names file and field."""
+    path = Path(path)
+    manifest = _manifest(path)
+    tensors: dict[str, np.ndarray] = {}
+    for name, entry in manifest["files"].items():
+        raw = contents(path / name, entry["size"])
+        _same(path / name, "sha256", entry["sha256"], hashlib.sha256(raw).hexdigest())
+        try:
+            tensors = dict(sorted(safetensors.numpy.load(raw).items()))
+        except (safetensors.SafetensorError, KeyError, ValueError, OverflowError) as error:
+            raise DamagedError(f"{path / name}: header: not tensors that shoal saves: {error}") from None
+    return Checkpoint(manifest["step"], tensors, manifest["meta"], manifest["lengths"])
+
+
+def sha256(tensors: Mapping[str, np.ndarray]) -> str:
+    """A digest of names, dtypes, shapes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = _array(name, tensors[name])
+        digest.update(json.dumps([name, array.dtype.name, list(array.shape)]).encode() + b"\n")
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    array = np.asarray(value, order="C")  # safetensors reads the memory as it lies
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        raise StoreError(f"tensor {name!r}: dtype {array.dtype} cannot be saved; expected one of {', '.join(_DTYPES)}")
+    if name == "__metadata__":
+        raise StoreError(f"tensor {name!r}: the file format keeps this name for itself")
+    return array
+
+
+def _encode(manifest: dict[str, Any]) -> bytes:
+    """The only bytes that a manifest may have: sorted, compact, and sealed with a digest of itself."""
+    encode = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+    seal = hashlib.sha256(encode(manifest).encode()).hexdigest()
+    return encode(manifest | {"seal": seal}).encode() + b"\n"
+
+
+@functools.cache
+def _version() -> str:
+    try:
+        return importlib.metadata.version("shoal")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the checkpoint at ``path``, its seal and structure checked."""
+    file = path / MANIFEST
+    raw = contents(file)
+    try:
+        manifest = json.loads(raw)
+        seal = manifest.pop("seal")
+        same = _encode(manifest) == raw
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        raise DamagedError(f"{file}: seal: expected a sealed JSON object") from None
+    if not same:
+        raise DamagedError(f"{file}: seal: {str(seal)[:80]!r} does not match the contents")
+    _check_manifest(file, manifest)
+    match = NAME.fullmatch(path.name)
+    if match:
+        _same(file, "step", int(match[2]), manifest["step"])
+    return manifest
+
+
+def _check_manifest(file: Path, manifest: dict[str, Any]) -> None:
+    def expect(good: bool, field: str, what: str) -> None:
+        if not good:
+            raise DamagedError(f"{file}: {field}: expected {what}")
+
+    version = manifest.get("format")
+    expect(is_count(version), "format", "a number")
+    if version != FORMAT:
+        writer = str(manifest.get("shoal"))[:80]
+        raise StoreError(f"{file}: format: {version}, written by shoal {writer}; this one reads format {FORMAT}")
+    expect(isinstance(manifest.get("shoal"), str), "shoal", "the version that wrote it")
+    expect(is_count(manifest.get("step")), "step", "a number of at least 0")
+    for field in ("meta", "files", "lengths"):
+        expect(isinstance(manifest.get(field), dict), field, "an object")
+    files = manifest["files"]
+    expect(set(files) == {STATE} or (not files and manifest["step"] == 0), "files", f"exactly {STATE!r}")
+    for name, entry in files.items():
+        expect(isinstance(entry, dict) and set(entry) == {"size", "sha256"}, f"files[{name!r}]", "size and sha256")
+        expect(is_count(entry["size"]), f"files[{name!r}].size", "a number of at least 0")
+        expect(isinstance(entry["sha256"], str), f"files[{name!r}].sha256", "a digest")
+    for name, length in manifest["lengths"].items():
+        expect(is_name(name) and is_count(length), f"lengths[{name[:80]!r}]", "a file of the run folder and its bytes")
+
+
+def intact(path: Path) -> bool:
+    """Whether the checkpoint passes its checksums, found out without holding it in memory."""
+    try:
+        for name, entry in _manifest(path)["files"].items():
+            with disk.open_regular(path / name) as file:
+                _same(path / name, "sha256", entry["sha256"], hashlib.file_digest(file, "sha256").hexdigest())
+    except (StoreError, OSError):
+        return False
+    return True
+
+
+def contents(file: Path, size: int | None = None) -> bytes:
+    """The bytes of a file of exactly ``size`` or, without one, of a text of reasonable size."""
+    try:
+        with disk.open_regular(file) as handle:
+            actual = os.fstat(handle.fileno()).st_size
+            if size is None and actual > _MAX_TEXT:
+                raise DamagedError(f"{file}: size: {actual} bytes; expected at most {_MAX_TEXT}")
+            _same(file, "size", actual if size is None else size, actual)
+            return handle.read()
+    except FileNotFoundError:
+        raise DamagedError(f"{file}: is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{file}: cannot be read: {disk.cause(error)}") from error
+    except MemoryError:
+        raise DamagedError(f"{file}: size: more than fits in memory") from None
+
+
+def _same(file: Path, field: str, expected: int | str, actual: int | str) -> None:
+    if expected != actual:
+        raise DamagedError(f"{file}: {field}: expected {str(expected)[:80]}, found {actual}")
+
+
+def is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def is_name(name: Any) -> bool:
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name) is not None
+
+

@@ -1,0 +1,260 @@
+"""The command line. Input is checked here, without JAX; only what is known to be good reaches ``shoal.api``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from shoal import config, flags, registry
+from shoal import fields as settings
+from shoal.errors import ConfigError, MissingError, ShoalError, nearest
+
+_HELP = """usage: shoal COMMAND [arguments]
+
+Parallel and distributed reinforcement learning, from a Q-table to a cluster.
+
+commands:
+  train ALGO ENV    train a policy, e.g. `shoal train ppo cartpole`
+  resume DIR        continue a run exactly where it stopped
+  eval DIR          score the final policy of a run
+  list WHAT         what there is: envs, algos or runtimes
+
+  shoal COMMAND --help      every flag of a command
+  shoal train ALGO --help   every flag of training with an algorithm, its own fields included
+  shoal --version
+"""
+_LISTS = {"envs": "env", "algos": "algo", "runtimes": "runtime"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code: 0, 2 for bad input, 1 for a run that failed, 130 or 143 for one stopped by a signal."""
+    try:
+        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+        return code
+    except ShoalError as error:
+        sys.stderr.write(f"shoal: error: {' '.join(str(error).split())}\n")
+        return 2 if isinstance(error, ConfigError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `shoal list envs | head`; the interpreter would complain again when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "list": _list}
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        return _say(_HELP.rstrip())
+    if argv[0] == "--version":
+        return _say(f"shoal {_version()}")
+    if argv[0] not in commands:
+        what = "flag" if argv[0].startswith("-") else "command"
+        raise ConfigError(f"unknown {what} {argv[0]!r}{nearest(argv[0], [*commands, '--help', '--version'])}")
+    return commands[argv[0]](argv[1:])
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("shoal")
+    except importlib.metadata.PackageNotFoundError:
+        import shoal
+
+        return getattr(shoal, "__version__", "(not installed)")
+
+
+def _say(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+# commands ----------------------------------------------------------------------------------------------------------
+
+
+def _train(argv: list[str]) -> int:
+    _, _, plugins = flags.find_algo(argv)
+    config.load_plugins(plugins)
+    algo, file, _ = flags.find_algo(argv)
+    wants_help = "--help" in argv or "-h" in argv
+    if algo is None and file is not None and not wants_help:
+        algo = settings.cast("algo", config.read(file).get("algo", ""), "str", file) or None
+    if algo is not None and algo not in registry.names("algo"):
+        hint = nearest(algo, registry.names("algo"))
+        if algo in registry.names("env"):
+            hint = f": that is an environment; try `shoal train {registry.names('algo')[0]} {algo}`"
+        raise MissingError(f"unknown algo {algo!r}{hint}")
+    parser = flags.train_parser([algo] if algo else registry.names("algo"))
+    given, names = parser.parse(argv, most=2)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if algo is None:
+        raise ConfigError("train: which algorithm, on which environment? e.g. `shoal train ppo cartpole`, or --config FILE")
+    values = {**flags.typed(given, algo), **dict(zip(("algo", "env"), names, strict=False))}
+    if "env" not in values and not (file and "env" in config.read(file)):
+        raise ConfigError(f"train {algo}: on which environment? e.g. `shoal train {algo} cartpole`; see `shoal list envs`")
+    plan, note = config.resolve(values, file)
+    out = _run_folder(given["out"]) if "out" in given else _new_folder(plan.algo, plan.env, plan.seed)
+    if not given.get("quiet", False):
+        _say(note)
+        sys.stdout.flush()
+    from shoal import api
+
+    return _report(api.run_train(plan, out, given.get("quiet", False), note), given.get("json", False))
+
+
+def _resume(argv: list[str]) -> int:
+    parser = flags.resume_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    more = flags.count("steps", given["steps"]) if "steps" in given else 0
+    folder = _existing_run("resume", names, given)
+    from shoal import api
+
+    result = api.run_resume(folder, more, given.get("inexact_resume", False), given.get("quiet", False))
+    return _report(result, given.get("json", False))
+
+
+def _eval(argv: list[str]) -> int:
+    parser = flags.eval_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    episodes = flags.count("episodes", given["episodes"]) if "episodes" in given else 100
+    seed = flags.count("seed", given["seed"], least=0) if "seed" in given else None
+    folder = _existing_run("eval", names, given)
+    from shoal import api
+
+    result = api.run_eval(folder, episodes, given.get("sampled", False), seed)
+    if given.get("json", False):
+        return _say(_as_json(result))
+    kind = "sampled" if given.get("sampled", False) else "greedy"
+    mean, std, low, high = (_number(result[f"{name}_return"]) for name in ("mean", "std", "min", "max"))
+    return _say(f"mean return {mean} ± {std} (from {low} to {high}) over {result['episodes']} {kind} episodes")
+
+
+def _list(argv: list[str]) -> int:
+    parser = flags.list_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if not names or names[0] not in _LISTS:
+        got = f" not {names[0]!r}{nearest(names[0], _LISTS)}" if names else ""
+        raise ConfigError(f"list: expected envs, algos or runtimes{got}")
+    config.load_plugins(given.get("plugins", []))
+    kind = _LISTS[names[0]]
+    width = max(map(len, registry.names(kind))) + 2
+    lines = [f"{name:<{width}}{settings.describe(kind, name).summary}".rstrip() for name in registry.names(kind)]
+    if kind == "env":
+        from shoal.envs import gymnasium
+
+        lines += ["", f"and {len(gymnasium.ids())} Gymnasium environments, each by its id: `shoal train ppo CartPole-v1`"]
+    elif kind == "algo":
+        lines += ["", "`shoal train ALGO --help` shows every field of one"]
+    return _say("\n".join(lines))
+
+
+# folders -----------------------------------------------------------------------------------------------------------
+
+
+def _run_folder(out: str) -> str:
+    """``out``, if a run can be written there."""
+    path = Path(out)
+    if not out.strip() or any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise ConfigError(f"out = {settings.show(out)}: expected the name of a folder (--out)")
+    if os.path.isdir(path) and _names_in(path):
+        way = f"continue it with `shoal resume {out}`" if (path / "config.toml").is_file() else "name a new or empty one"
+        raise ConfigError(f"out = {out!r}: the folder is not empty; {way}")
+    parent = path.absolute()
+    while not os.path.lexists(parent):
+        parent = parent.parent
+    if not os.path.isdir(parent):
+        raise ConfigError(f"out = {out!r}: {str(parent)!r} is not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"out = {out!r}: {str(parent)!r} cannot be written to; choose another --out")
+    return out
+
+
+def _new_folder(algo: str, env: str, seed: int) -> str:
+    """A folder under ``runs/`` that does not exist yet; it is made by the run itself."""
+    safe = re.sub(r"[^\w.-]+", "-", f"{algo}-{env}-{seed}")
+    base = os.path.join("runs", f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}")
+    out, number = base, 1
+    while os.path.lexists(out):
+        number += 1
+        out = f"{base}-{number}"
+    return _run_folder(out)
+
+
+def _names_in(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def _existing_run(command: str, names: list[str], given: dict[str, Any]) -> str:
+    """The run folder named, if it is one whose plan can be read."""
+    if not names:
+        raise ConfigError(f"{command}: which run? e.g. `shoal {command} runs/…`")
+    folder = Path(names[0])
+    if not os.path.isfile(folder / "config.toml"):
+        if os.path.isdir(folder):
+            raise MissingError(f"no run at {names[0]!r}: it has no config.toml")
+        beside = _names_in(folder.parent) if os.path.isdir(folder.parent) else []
+        runs = [name for name in beside if os.path.isfile(folder.parent / name / "config.toml")]
+        raise MissingError(f"no run at {names[0]!r}: no such folder{nearest(folder.name, runs)}")
+    where = str(folder / "config.toml")
+    data = config.read(where)
+    plugins = given.get("plugins", [])
+    config.load_plugins(plugins)
+    config.check_plugins(data.get("plugins", []), plugins, where)
+    config.plan_from_dict(data, where)
+    return names[0]
+
+
+# results -----------------------------------------------------------------------------------------------------------
+
+
+def _report(result: dict[str, Any], as_json: bool) -> int:
+    """What training came to, for a reader or a program; the exit code."""
+    if as_json:
+        _say(_as_json(result))
+        return int(result.get("exit_code", 0))
+    lines = [str(result["curve"]), ""] if result.get("curve") else []
+    lines.append(f"{result['algo']} on {result['env']}: {result['steps']:,} steps, {result['episodes']:,} episodes, "
+                 f"{result['updates']:,} updates in {_number(result['wall_s'])} s ({_number(result['steps_per_s'])} steps/s)")
+    lines.append(f"score {_number(result['eval_return'])} (greedy evaluation); "
+                 f"last training episodes {_number(result['mean_return'])}")
+    if result.get("stopped_by") and result["stopped_by"] not in config.BUDGETS:
+        lines.append(f"stopped by {result['stopped_by']}")
+    folder = result["run_dir"]
+    lines += [f"run folder: {folder}", f"next: shoal eval {shlex.quote(folder)} --episodes 100",
+              f"      shoal resume {shlex.quote(folder)} --steps {result['steps']}"]
+    _say("\n".join(lines))
+    return int(result.get("exit_code", 0))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _as_json(result: dict[str, Any]) -> str:
+    """One line; what is not a finite number is null."""
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [clean(item) for item in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(clean({key: value for key, value in result.items() if key != "curve"}), default=str)

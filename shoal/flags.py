@@ -1,0 +1,183 @@
+"""The flags of the command line, made from the fields of the plan and of the algorithm. No JAX here."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Any, NoReturn
+
+from shoal import fields as settings
+from shoal import registry
+from shoal.errors import ConfigError, nearest
+from shoal.fields import Field
+
+_NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
+_SPECIAL = {"plugins": ("--plugin", "MODULE"), "env_options": ("--env-option", "KEY=VALUE")}
+_NOT_FLAGS = ("algo", "env", "algorithm")
+_METAVAR = {"int": "N", "float": "X"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags only: other arguments are left over. Refuses with a ConfigError instead of leaving the process."""
+
+    def __init__(self, usage: str, description: str) -> None:
+        super().__init__(prog="shoal", usage=usage, description=description, add_help=False, allow_abbrev=False,
+                         argument_default=argparse.SUPPRESS)
+        self.add_argument("-h", "--help", action="store_true", help="Show this and exit.")
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message)
+
+    def split(self, argv: list[str]) -> tuple[dict[str, Any], list[str], list[str]]:
+        """The flags given, the other arguments in order, and the flags that are not known."""
+        known, rest = self.parse_known_args(_join_negative(argv))
+        unknown = [item for item in rest if item.startswith("-") and item != "--"]
+        return vars(known), [item for item in rest if not item.startswith("-")], unknown
+
+    def parse(self, argv: list[str], most: int) -> tuple[dict[str, Any], list[str]]:
+        """The same, refusing unknown flags and more than ``most`` other arguments."""
+        given, names, unknown = self.split(argv)
+        if unknown:
+            flag = unknown[0].split("=")[0]
+            raise ConfigError(f"unknown flag {flag}{nearest(flag, self.flags())}")
+        if len(names) > most and "help" not in given:
+            raise ConfigError(f"unexpected argument {names[most]!r}; usage: {self.usage}")
+        return given, names
+
+    def flags(self) -> list[str]:
+        return [text for action in self._actions for text in action.option_strings if text.startswith("--")]
+
+
+def _join_negative(argv: list[str]) -> list[str]:
+    """``--flag -1e-3`` → ``--flag=-1e-3``, which argparse would take for a flag of its own."""
+    joined: list[str] = []
+    for item in argv:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _NEGATIVE.match(item):
+            joined[-1] += f"={item}"
+        else:
+            joined.append(item)
+    return joined
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "empty"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value) if value != "" else "empty"
+
+
+def _add(group: argparse._ArgumentGroup, item: Field) -> None:
+    """One field as a flag. Values stay text: they are read once the algorithm is known."""
+    unknown = item.default is settings.REQUIRED or item.default is settings.COMPUTED
+    help_text = item.help if unknown else f"{item.help} (default: {_written(item.default)})"
+    help_text = help_text.replace("%", "%%").strip()
+    if item.name in _SPECIAL:
+        flag, metavar = _SPECIAL[item.name]
+        group.add_argument(flag, dest=item.name, metavar=metavar, action="append", help=f"{item.help} (repeatable)")
+    elif item.type == "bool":
+        group.add_argument(flag_of(item.name), dest=item.name, action="store_const", const="true", help=help_text)
+        group.add_argument(f"--no-{item.name.replace('_', '-')}", dest=item.name, action="store_const", const="false",
+                           help=argparse.SUPPRESS if item.default is False else f"Turn {flag_of(item.name)} off.")
+    else:
+        metavar = "A,B,…" if item.type.startswith("tuple") else _METAVAR.get(item.type, "VALUE")
+        group.add_argument(flag_of(item.name), dest=item.name, metavar=metavar, help=help_text)
+
+
+def _add_output(parser: Parser, *, json: bool = True) -> None:
+    group = parser.add_argument_group("output")
+    if json:
+        group.add_argument("--json", action="store_true", help="End with one JSON object on the last line of stdout.")
+    group.add_argument("--quiet", action="store_true", help="No progress display.")
+
+
+def train_parser(algos: list[str]) -> Parser:
+    """Every field of the plan, and every field of the algorithms named."""
+    shown = algos[0] if len(algos) == 1 else "ALGO"
+    parser = Parser(f"shoal train {shown} ENV [flags]", "Train a policy. `shoal list algos` and `shoal list envs` say on what. "
+                    "Flags win over --config, which wins over the preset.")
+    run = parser.add_argument_group("the run")
+    own = [item for item in settings.plan_fields() if item.name not in _NOT_FLAGS]
+    for item in own:
+        _add(run, item)
+    run.add_argument("--config", metavar="FILE", help="Settings from a TOML file: keys as these flags, and a table [algorithm].")
+    run.add_argument("--out", metavar="DIR", help="The run folder itself (default: a new one under runs/).")
+    _add_output(parser)
+    taken = {item.name for item in own} | {"config", "out", "json", "quiet", "help"}
+    for algo in algos:
+        known = settings.describe("algo", algo)
+        group = parser.add_argument_group(algo, known.summary.replace("%", "%%"))
+        for item in known.fields:
+            if item.name not in taken:
+                _add(group, item)
+        taken |= {item.name for item in known.fields}
+    return parser
+
+
+def resume_parser() -> Parser:
+    parser = Parser("shoal resume DIR [flags]", "Continue a run exactly where its newest checkpoint stands.")
+    group = parser.add_argument_group("the run")
+    group.add_argument("--steps", metavar="MORE", help="Environment steps to add to the budget (default: what is left of it).")
+    group.add_argument("--inexact-resume", action="store_true",
+                       help="Start a new episode where an environment cannot be brought back to where it stood.")
+    _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that the run needs."))
+    _add_output(parser)
+    return parser
+
+
+def eval_parser() -> Parser:
+    parser = Parser("shoal eval DIR [flags]", "Score the final policy of a run.")
+    group = parser.add_argument_group("the evaluation")
+    group.add_argument("--episodes", metavar="N", help="Episodes to play (default: 100).")
+    group.add_argument("--sampled", action="store_true", help="Draw actions from the policy instead of taking its best.")
+    group.add_argument("--seed", metavar="N", help="Seed of the evaluation (default: the run's own).")
+    _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that the run needs."))
+    group.add_argument("--json", action="store_true", help="End with one JSON object on the last line of stdout.")
+    return parser
+
+
+def list_parser() -> Parser:
+    parser = Parser("shoal list envs|algos|runtimes [flags]", "What can be named on the command line.")
+    _add(parser.add_argument_group("more"), Field("plugins", "tuple[str, ...]", (), "Module of yours whose names to include."))
+    return parser
+
+
+def find_algo(argv: list[str]) -> tuple[str | None, str | None, list[str]]:
+    """Algorithm, config file and plugins named in ``argv``, before the flags of that algorithm are known."""
+    given, names, unknown = train_parser(registry.names("algo")).split(argv)
+    # a value behind an unknown flag would pass for the algorithm; the flag is refused later, and first
+    algo = next((name for name in names if name in registry.names("algo")), None) if unknown else (names[0] if names else None)
+    return algo, given.get("config"), given.get("plugins", [])
+
+
+def typed(given: dict[str, Any], algo: str) -> dict[str, Any]:
+    """What was typed, as the fields' own types."""
+    known = {item.name: item for item in (*settings.describe("algo", algo).fields, *settings.plan_fields())}
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        if name == "plugins":
+            values[name] = tuple(text)
+        elif name == "env_options":
+            values[name] = dict(map(_option, text))
+        elif name in known:
+            values[name] = settings.parse(name, text, known[name].type, flag_of(name))
+    return values
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (equals and key):
+        raise ConfigError(f"--env-option {text!r}: expected KEY=VALUE")
+    return key.strip(), settings.parse_literal(value)
+
+
+def count(name: str, text: str, least: int = 1) -> int:
+    """A whole number of at least ``least`` behind a flag."""
+    value = settings.parse(name, text, "int", flag_of(name))
+    if value < least:
+        raise ConfigError(f"{name} = {value}: expected a number of at least {least} ({flag_of(name)})")
+    return value

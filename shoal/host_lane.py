@@ -1,0 +1,249 @@
+"""The lane's twin for environments that live in Python: the same chunk, made by a loop.
+
+Every episode is seeded by its address and its actions are kept, so a lane can be brought back without pickle: by the
+environment's own state where it has one, else by replaying the current episode.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal import rng
+from shoal.envs import replay
+from shoal.errors import EnvError, ReplayError
+from shoal.specs import EnvSpec, Group, zeros
+from shoal.types import Chunk, Episodes, HostEnv, Memory, Params, Role, Transition, Tree
+
+ActFn = Callable[[Params, Memory, Tree, Role, Tree], Any]  # → Acted
+
+
+class HostRecord(NamedTuple):
+    """Where a lane stands, as plain arrays; everything a restart needs."""
+
+    episode: np.ndarray  # [B] int64: number of the current episode, part of its seed's address
+    returns: np.ndarray  # [B] or [B, N] float64
+    lengths: np.ndarray  # [B] int64
+    present: np.ndarray  # [B] or [B, N] bool
+    actions: tuple[np.ndarray, ...]  # per environment: the actions of its current episode
+    checksum: np.ndarray  # [B] uint32: of the current observations
+    memory: Memory
+    obs: Tree  # [B, ...]: what the environments showed last
+    state: tuple[Tree, ...]  # per environment: its own state, where it has one
+
+
+class HostLane:
+    """A few Python environments, acted together."""
+
+    def __init__(self, lane: int, size: int, make_fn: Callable[[], HostEnv], *, seed: int, num_steps: int, mode: str,
+                 memory_fn: Callable[[int], Memory], act_fn: ActFn, noise_fn: Callable[[int, int], Tree], role: Role):
+        self.lane, self.size, self._make, self._seed, self._num_steps, self._mode = lane, size, make_fn, seed, num_steps, mode
+        self._act, self._noise, self._role = act_fn, noise_fn, role
+        self._fresh_memory = memory_fn(size)
+        self.envs = [make_fn() for _ in range(size)]
+        self.spec: EnvSpec = self.envs[0].spec
+        agents = self.spec.agent_shape
+        self._episode, self._lengths = [0] * size, [0] * size
+        self._returns: list[Any] = [np.zeros(agents) if agents else 0.0 for _ in range(size)]
+        self._present = np.ones((size, *agents), bool)
+        self._log: list[list[np.ndarray]] = [[] for _ in range(size)]
+        self._memory = self._fresh_memory
+        self._obs = zeros(self.spec.obs, (size, *agents))
+        for i in range(size):
+            obs = self._reset(i)
+            _check_shape(self.spec, obs, "reset")
+            _write(self._obs, i, obs)
+
+    def _reset(self, i: int) -> Tree:
+        if self._mode == "fresh" and self._episode[i]:
+            self.envs[i].close()
+            self.envs[i] = self._make()
+        return self.envs[i].reset(self._episode_seed(i))
+
+    def _episode_seed(self, i: int) -> int:
+        return rng.host_seed(self._seed, rng.Stream.ENV, self.lane, i, self._episode[i])
+
+    def make(self, params: Params, version: int, seq: int) -> Chunk:
+        """The lane's chunk number ``seq``, made with ``params``."""
+        noise, memory = self._noise(self.lane, seq), self._memory
+        try:
+            data, episodes = self._steps(params, noise)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise EnvError(f"{self.spec.name}: {type(error).__name__} in step or reset: {error}") from error
+        _check_finite(self.spec.name, data)
+        return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
+
+    def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
+        num, size, agents = self._num_steps, self.size, self.spec.agent_shape
+        obs = zeros(self.spec.obs, (num + 1, size, *agents))
+        _write(obs, 0, self._obs)
+        finals: list[tuple[int, int, Tree]] = []  # observations that a reset hides
+        rewards: list[Any] = []
+        actions: Any = None
+        terminated = np.zeros((num, size, *agents), bool)
+        truncated, valid = terminated.copy(), np.ones((num, size, *agents), bool)
+        ended, lengths = np.zeros((num, size), bool), np.zeros((num, size), np.int32)
+        returns = np.zeros((num, size, *agents), np.float32)
+        whole = not isinstance(obs, dict)  # one array: the common, fast case
+        starts = [0] * size
+        totals, steps_so_far, present = self._returns, self._lengths, self._present
+        for t in range(num):
+            now = obs[t] if whole else _row(obs, t)
+            acted = self._act(params, self._memory, now, self._role, _row(noise, t))
+            action = np.asarray(acted.action)
+            if actions is None:
+                actions = np.empty((num, *action.shape), action.dtype)
+            actions[t] = action
+            self._memory = acted.memory
+            following = obs[t + 1] if whole else _row(obs, t + 1)
+            for i, act in enumerate(action.tolist() if action.ndim == 1 else action):
+                answer, reward, term, trunc, _ = self.envs[i].step(act)
+                rewards.append(reward)
+                totals[i] = totals[i] + (np.where(present[i], reward, 0.0) if agents else reward)
+                if agents:
+                    valid[t, i] = present[i]
+                    gone = np.asarray(term, bool) | np.asarray(trunc, bool) | ~present[i]
+                    terminated[t, i], truncated[t, i], present[i] = term, trunc, ~gone
+                    over = bool(gone.all())
+                else:
+                    over = term or trunc
+                if over:
+                    if not agents:
+                        terminated[t, i], truncated[t, i] = term, trunc
+                    ended[t, i], returns[t, i], lengths[t, i] = True, totals[i], steps_so_far[i] + t + 1 - starts[i]
+                    finals.append((t, i, answer))
+                    answer = self._restart(i)
+                    starts[i], steps_so_far[i], present[i] = t + 1, 0, True
+                    totals[i] = np.zeros(agents) if agents else 0.0
+                if whole:
+                    following[i] = answer
+                else:
+                    _write(following, i, answer)
+        for i in range(size):
+            steps_so_far[i] += num - starts[i]
+            self._log[i].append(actions[starts[i]:, i])
+        self._obs = _row(obs, num)
+        next_obs = _map(lambda x: x[1:].copy(), obs)
+        for t, i, final in finals:
+            _write(_row(next_obs, t), i, final)
+        reward = np.asarray(rewards, np.float32).reshape((num, size, *agents))
+        last = terminated | truncated | (ended[..., None] if agents else ended)
+        data = Transition(_map(lambda x: x[:-1], obs), actions, reward, 1.0 - terminated.astype(np.float32), next_obs, last,
+                          valid.astype(np.float32), ())
+        return data, Episodes(ended, returns, lengths)
+
+    def _restart(self, i: int) -> Tree:
+        """The next episode of environment ``i``; its policy memory starts afresh too."""
+        self._episode[i] += 1
+        self._log[i] = []
+        if self._memory != ():
+            self._memory = _map2(lambda now, new: _with_row(now, i, new[i]), self._memory, self._fresh_memory)
+        return self._reset(i)
+
+    def record(self) -> HostRecord:
+        """Where the lane stands."""
+        logs = []
+        for log in self._log:
+            log[:] = [np.concatenate(log)] if log else []
+            logs.append(log[0] if log else np.zeros((0,), np.int32))
+        state = tuple(env.get_state() for env in self.envs) if self._mode == "state" else ()  # type: ignore[attr-defined]
+        return HostRecord(np.asarray(self._episode, np.int64), np.asarray(self._returns, np.float64),
+                          np.asarray(self._lengths, np.int64), self._present.copy(), tuple(logs), self._checksums(), self._memory,
+                          _map(np.copy, self._obs), state)
+
+    def restore(self, record: HostRecord, *, inexact: bool) -> list[str]:
+        """Stand where ``record`` says, by state or replay. Answers one line per environment that could only start anew."""
+        notes = []
+        self._episode = [int(x) for x in record.episode]
+        self._returns, self._present, self._memory = list(record.returns), record.present.copy(), record.memory
+        self._lengths = [int(x) for x in record.lengths]
+        self._log = [[actions] if len(actions) else [] for actions in record.actions]
+        for i, env in enumerate(self.envs):
+            if self._mode == "state":
+                env.reset(self._episode_seed(i))
+                env.set_state(record.state[i])  # type: ignore[attr-defined]
+                obs = _row(record.obs, i)
+            else:
+                actions = record.actions[i]
+                obs = replay.replay(env, self._episode_seed(i), actions.tolist() if actions.ndim == 1 else actions)
+            _write(self._obs, i, obs)
+        for i in np.flatnonzero(self._checksums() != record.checksum).tolist():
+            if not inexact:
+                raise ReplayError(f"{self.spec.name}: replaying episode {self._episode[i]} of environment {i} in lane {self.lane} did not "
+                                  "lead back to the observation it was saved at; --inexact-resume starts a new episode instead")
+            notes.append(f"{self.spec.name}: environment {i} of lane {self.lane} starts a new episode (replay differed)")
+            _write(self._obs, i, self._restart(i))
+            self._lengths[i], self._present[i] = 0, True
+            self._returns[i] = np.zeros_like(self._returns[i])
+        return notes
+
+    def _checksums(self) -> np.ndarray:
+        leaves = list(self._obs.values()) if isinstance(self._obs, dict) else [self._obs]
+        sums = [[zlib.crc32(np.ascontiguousarray(x[i]).tobytes()) for x in leaves] for i in range(self.size)]
+        return np.asarray([zlib.crc32(repr(row).encode()) for row in sums], np.uint32)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+def _map(fn: Callable[[Any], Any], tree: Tree) -> Tree:
+    return {name: _map(fn, x) for name, x in tree.items()} if isinstance(tree, dict) else fn(tree)
+
+
+def _map2(fn: Callable[[Any, Any], Any], a: Tree, b: Tree) -> Tree:
+    if isinstance(a, dict):
+        return {name: _map2(fn, a[name], b[name]) for name in a}
+    if isinstance(a, (tuple, list)):
+        return type(a)(*(_map2(fn, x, y) for x, y in zip(a, b, strict=True))) if hasattr(a, "_fields") else type(a)(
+            _map2(fn, x, y) for x, y in zip(a, b, strict=True))
+    return fn(a, b)
+
+
+def _with_row(x: Any, i: int, row: Any) -> np.ndarray:
+    out = np.array(x)
+    out[i] = row
+    return out
+
+
+def _row(tree: Tree, i: int) -> Tree:
+    return tree[i] if not isinstance(tree, dict) else {name: _row(x, i) for name, x in tree.items()}
+
+
+def _write(tree: Tree, i: int, value: Tree) -> None:
+    if isinstance(tree, dict):
+        for name, x in tree.items():
+            _write(x, i, value[name])
+    else:
+        tree[i] = value
+
+
+def _check_shape(spec: EnvSpec, obs: Tree, where: str) -> None:
+    def one(space: Any, value: Any, name: str) -> None:
+        if isinstance(space, Group):
+            for key, inner in space.items:
+                if not isinstance(value, dict) or key not in value:
+                    raise EnvError(f"{spec.name}: {name} from {where} has no {key!r}")
+                one(inner, value[key], f"{name}[{key!r}]")
+        elif np.shape(value) != spec.agent_shape + space.shape:
+            raise EnvError(f"{spec.name}: {name} from {where} has shape {np.shape(value)}, its space says {spec.agent_shape + space.shape}")
+
+    one(spec.obs, obs, "observation")
+
+
+def _check_finite(name: str, data: Transition) -> None:
+    def one(field: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                one(f"{field}[{key!r}]", inner)
+        elif np.issubdtype(value.dtype, np.floating) and not np.isfinite(value).all():
+            t, i = np.argwhere(~np.isfinite(value))[0][:2]
+            raise EnvError(f"{name}: {field} is not finite at step {t} of environment {i}")
+
+    one("reward", data.reward)
+    one("observation", data.next_obs)

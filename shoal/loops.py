@@ -1,0 +1,185 @@
+"""The data path, written once: the same functions run scanned inside one compiled program or apart, through ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from shoal import flow, lane, rng
+from shoal.specs import EnvSpec
+from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Metrics, Params
+from shoal.types import ParamSink, ParamSource, Role, Tree
+
+
+def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics]:
+    """One update, refused whole if it would leave anything that is not a finite number in the state."""
+    updated = algorithm.update(state, batch, key)
+    leaves = [x for x in jax.tree.leaves(updated.state) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    finite = jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
+    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated.state, state)
+    return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}
+
+
+# --- fused: environment and learner in one program -------------------------------------------------------------------
+
+
+class Carry(NamedTuple):
+    """Everything a run is, between two iterations."""
+
+    learner: Tree
+    lanes: LaneState  # [B, ...], in lane order
+    tally: flow.Tally
+    iteration: Array  # [] int32
+
+
+class Bounds(NamedTuple):
+    """Limits of a call, as data."""
+
+    iterations: Array  # [] int32
+    episodes: Array  # [] int32
+    target: Array  # [] float32
+
+
+class Record(NamedTuple):
+    """What happened, per iteration; the first ``done`` rows count."""
+
+    done: Array  # [] int32
+    metrics: Metrics  # name → [capacity] float32
+    counts: flow.Count  # [capacity]
+    episodes: Episodes | None  # [capacity, T, B] where asked for
+
+
+def begin(algorithm: Algorithm, env: Env, root: Key, num_lanes: int, lane_envs: int) -> Carry:
+    """A run before its first iteration."""
+    lanes = jax.vmap(lambda i: lane.start(algorithm, env, root, i, lane_envs))(jnp.arange(num_lanes))
+    lanes = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), lanes)
+    learner = algorithm.init(env.spec, rng.key(root, rng.Stream.INIT))
+    return Carry(learner, lanes, flow.init_tally(), jnp.zeros((), jnp.int32))
+
+
+def iterate(algorithm: Algorithm, env: Env, root: Key, carry: Carry, role: Role, num_lanes: int
+            ) -> tuple[Carry, Metrics, flow.Count, Episodes]:
+    """Collect one chunk from every lane and learn from it."""
+    size = carry.lanes.lengths.shape[0] // num_lanes
+    draws = jax.vmap(lambda i: lane.draw(algorithm, env, root, i, carry.iteration, size))(jnp.arange(num_lanes))
+    params = algorithm.policy(carry.learner)
+    memory = carry.lanes.memory
+    lanes, data, episodes = lane.rollout(algorithm, env, params, carry.lanes, lane.side_by_side(draws), role)
+    buffer = algorithm.buffer(env.spec)
+    key = rng.key(root, rng.Stream.LEARN, carry.iteration)
+    held = buffer.add(buffer.init(env.spec, num_lanes * size), 0, data)
+    _, sample = buffer.sample(held, key)
+    batch = Batch(sample.batch, memory, params, algorithm.num_steps * num_lanes * size)
+    learner, metrics = learn(algorithm, carry.learner, batch, key)
+    tally, count = flow.count(carry.tally, episodes)
+    return Carry(learner, lanes, tally, carry.iteration + 1), metrics, count, episodes
+
+
+def fuse(num_lanes: int, capacity: int, stream_episodes: bool) -> Callable[..., tuple[Carry, Record]]:
+    """A function that runs up to ``capacity`` iterations in one call: ``(algorithm, env, root, carry, role, bounds)``.
+
+    How many is data, and every stopping rule is checked at every iteration, so how iterations are grouped into calls changes nothing.
+    """
+
+    def run(algorithm: Algorithm, env: Env, root: Key, carry: Carry, role: Role, bounds: Bounds) -> tuple[Carry, Record]:
+        def one(carry: Carry) -> tuple[Carry, Metrics, flow.Count, Episodes]:
+            return iterate(algorithm, env, root, carry, role, num_lanes)
+
+        def ongoing(loop: Any) -> Array:
+            done, carry, _, episodes, mean = loop
+            reached = (carry.tally.filled >= flow.RECENT) & (mean >= bounds.target)
+            return (done < jnp.minimum(bounds.iterations, capacity)) & (episodes < bounds.episodes) & ~reached
+
+        def step(loop: Any) -> Any:
+            done, carry, kept, total, _ = loop
+            carry, metrics, count, episodes = one(carry)
+            floats = jnp.stack([metrics[name] for name in names] + [count.return_sum, count.mean_return])
+            row = floats, jnp.stack([count.episodes, count.length_sum]), episodes if stream_episodes else None
+            kept = jax.tree.map(lambda rows, new: rows.at[done].set(new), kept, row)
+            return done + 1, carry, kept, total + count.episodes, count.mean_return
+
+        _, metrics, _, ended = jax.eval_shape(one, carry)
+        names = sorted(metrics)
+        kept = (jnp.zeros((capacity, len(names) + 2)), jnp.zeros((capacity, 2), jnp.int32),
+                jax.tree.map(lambda s: jnp.zeros((capacity, *s.shape), s.dtype), ended) if stream_episodes else None)
+        zero = jnp.zeros((), jnp.int32)
+        done, carry, (floats, ints, episodes), *_ = jax.lax.while_loop(ongoing, step, (zero, carry, kept, zero, jnp.full((), -jnp.inf)))
+        values = {name: floats[:, i] for i, name in enumerate(names)}
+        return carry, Record(done, values, flow.Count(ints[:, 0], ints[:, 1], floats[:, -2], floats[:, -1]), episodes)
+
+    return run
+
+
+# --- ported: actors and a learner, joined by ports -------------------------------------------------------------------
+
+
+class Actor(Protocol):
+    """A lane as its driver sees it."""
+
+    lane: int
+
+    def make(self, params: Params, version: int, seq: int) -> Chunk: ...
+
+
+def run_actor(actor: Actor, source: ParamSource, sink: ChunkSink, *, first: int, count: int, lag: int, deadline_s: float) -> None:
+    """Make chunks ``first .. first + count`` of one lane, each with the version that its place calls for."""
+    for seq in range(first, first + count):
+        version, params = source.latest(flow.version_for(seq, lag), deadline_s)
+        sink.put(actor.make(params, version, seq), deadline_s)
+
+
+class Learner(Protocol):
+    """The learning side: takes all lanes' chunks of an iteration and answers the next policy."""
+
+    def update(self, chunks: list[Chunk], iteration: int) -> Params: ...
+
+
+def run_learner(learner: Learner, source: ChunkSource, sink: ParamSink, *, num_lanes: int, first: int, count: int, deadline_s: float
+                ) -> None:
+    """Consume iterations ``first .. first + count``; after iteration i publish version i + 1."""
+    for iteration in range(first, first + count):
+        chunks = sorted((source.take(deadline_s) for _ in range(num_lanes)), key=lambda chunk: chunk.lane)
+        sink.publish(iteration + 1, learner.update(chunks, iteration), deadline_s)
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """Evaluation episodes, one entry each, in the environment's own reward."""
+
+    returns: Array  # [E] or [E, N]
+    lengths: Array  # [E]
+    success: Array  # [E]: the environment's own "success" at the end, nan where it declares none
+
+
+def run_evaluator(algorithm: Algorithm, env: Env, params: Params, root: Key, greedy: Array, episodes: int, max_steps: int) -> Scores:
+    """``episodes`` episodes side by side, each to its end or ``max_steps``; keys of their own."""
+    spec: EnvSpec = env.spec
+    keys = jax.vmap(lambda i: rng.key(root, rng.Stream.EVAL_ENV, i))(jnp.arange(episodes))
+    state, obs = jax.vmap(env.reset)(keys)
+    role = Role(jnp.zeros(episodes), jnp.broadcast_to(greedy, (episodes,)))
+    agents = spec.agent_shape
+    start = (state, obs, algorithm.memory(spec, episodes), jnp.ones((episodes, *agents), bool), jnp.zeros((episodes, *agents)),
+             jnp.zeros(episodes, jnp.int32), jnp.full(episodes, jnp.nan), jnp.zeros((), jnp.int32))
+
+    def ongoing(loop: Any) -> Array:
+        return loop[3].any() & (loop[-1] < max_steps)
+
+    def step(loop: Any) -> Any:
+        state, obs, memory, present, returns, lengths, success, t = loop
+        noise = algorithm.draw(spec, rng.key(root, rng.Stream.EVAL_ACT, t), (1, episodes))
+        acted = algorithm.act(params, memory, obs, role, jax.tree.map(lambda x: x[0], noise))
+        state, answer = jax.vmap(env.step)(state, acted.action, jax.vmap(lambda k: jax.random.fold_in(k, t))(keys))
+        running = present.reshape(episodes, -1).any(1)
+        returns = returns + jnp.where(present, answer.reward, 0.0)
+        if "success" in spec.info:
+            success = jnp.where(running, answer.info["success"].astype(jnp.float32), success)
+        present = present & ~(answer.terminated | answer.truncated)
+        return state, answer.obs, acted.memory, present, returns, lengths + running, success, t + 1
+
+    loop = jax.lax.while_loop(ongoing, step, start)
+    return Scores(loop[4], loop[5], loop[6])

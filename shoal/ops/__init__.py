@@ -1,0 +1,1 @@
+"""Stateless mathematics: one equation per function, with its source."""

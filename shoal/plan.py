@@ -1,0 +1,123 @@
+"""The plan of a run: everything that decides it, as plain data. One record, from which flags, TOML keys,
+``MainLoop`` arguments and ``config.toml`` all follow. No JAX here."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from shoal.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    algo: str = "ppo"
+    """Algorithm, by registered name."""
+    env: str = "cartpole"
+    """Environment: a built-in or registered name, or a Gymnasium id."""
+    steps: int = 0
+    """Stop at the first iteration boundary at or after this many environment steps (0: no such limit)."""
+    episodes: int = 0
+    """Stop at the first iteration boundary at or after this many finished episodes (0: no such limit)."""
+    minutes: float = 0.0
+    """Stop at the first iteration boundary at or after this many minutes (0: no such limit)."""
+    target_return: float = math.inf
+    """Stop once this is reached: by an evaluation if --eval-every is set, else by the mean of the last 100 training episodes."""
+    patience: int = 0
+    """Stop after this many evaluations in a row without a new best (0: never)."""
+    seed: int = 0
+    """Every random draw of the run follows from this."""
+    num_envs: int = 8
+    """Environments that run side by side."""
+    lane_envs: int = 0
+    """Environments per lane, the unit that is acted by one call (0: min(8, num_envs))."""
+    path: str = "auto"
+    """auto, fused (environment and learner compiled into one program) or ported (lanes, chunks and ports)."""
+    runtime: str = "local"
+    """Where it runs; see `shoal list runtimes`."""
+    device: str = "auto"
+    """auto, cpu or gpu."""
+    threads: int = 1
+    """Threads XLA may use on the CPU; changes speed, never a bit. Small networks are fastest with 1."""
+    max_episode_steps: int = 0
+    """Truncate episodes after this many steps (0: the environment's own limit)."""
+    eval_every: int = 0
+    """Evaluate every this many steps (0: only at the end)."""
+    eval_episodes: int = 100
+    """Greedy episodes per evaluation."""
+    checkpoint_every: str = "60s"
+    """Save every so often: a time such as 30s or 5m, or a number of steps; 0: only at the end."""
+    keep: int = 3
+    """Checkpoints to keep besides the best one."""
+    log_every: int = 0
+    """Write a row of metrics every this many steps (0: chosen from the budget)."""
+    team: str = ""
+    """independent or shared: how the agents of a multi-agent environment learn (empty: a single agent)."""
+    preset: str = "auto"
+    """auto (used where one exists), none, or the environment name of a preset."""
+    plugins: tuple[str, ...] = ()
+    """Modules of yours to import first, so that their registered names are known."""
+    env_options: dict[str, Any] = field(default_factory=dict)
+    """Arguments for the environment."""
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    """Fields of the algorithm."""
+
+    @property
+    def lane_size(self) -> int:
+        return self.lane_envs or min(8, self.num_envs)
+
+
+_CHOICES = {"path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"), "team": ("", "independent", "shared")}
+_AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
+             "max_episode_steps": 0, "eval_every": 0, "eval_episodes": 1, "keep": 1, "log_every": 0}
+
+
+def cadence(text: str) -> tuple[int, float]:
+    """``"60s"`` → (0 steps, 60 seconds), ``"5000"`` → (5000, inf), ``"0"`` → (0, inf): never."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    try:
+        if text and text[-1] in units:
+            seconds = float(text[:-1]) * units[text[-1]]
+            if not (seconds > 0 and math.isfinite(seconds)):
+                raise ValueError
+            return 0, seconds
+        steps = int(text)
+        if steps < 0:
+            raise ValueError
+        return steps, math.inf
+    except ValueError:
+        raise ConfigError(f"checkpoint_every = {text!r}: expected a time such as 30s or 5m, or a number of steps") from None
+
+
+def check(plan: Plan) -> None:
+    """Refuse a plan that cannot run, with one line that says why and what would."""
+    types = {"int": int, "float": (int, float), "str": str, "tuple[str, ...]": tuple, "dict[str, Any]": dict}
+    for item in dataclasses.fields(plan):
+        value, kind = getattr(plan, item.name), str(item.type)
+        if not isinstance(value, types[kind]) or isinstance(value, bool):  # type: ignore[arg-type]
+            raise ConfigError(f"{item.name} = {value!r}: expected {kind.split('[')[0]}")
+        if item.name in _AT_LEAST and not value >= _AT_LEAST[item.name]:
+            raise ConfigError(f"{item.name} = {value!r}: expected a number of at least {_AT_LEAST[item.name]}")
+        if item.name in _CHOICES and value not in _CHOICES[item.name]:
+            raise ConfigError(f"{item.name} = {value!r}: expected one of {', '.join(c for c in _CHOICES[item.name] if c)}")
+    if plan.seed >= 2**64:
+        raise ConfigError(f"seed = {plan.seed}: expected a number below 2**64")
+    if math.isnan(plan.target_return) or not math.isfinite(plan.minutes):
+        name = "minutes" if not math.isfinite(plan.minutes) else "target_return"
+        raise ConfigError(f"{name} = {getattr(plan, name)}: expected a number")
+    if plan.num_envs % plan.lane_size:
+        down = plan.num_envs // plan.lane_size * plan.lane_size
+        ways = " or ".join(f"--num-envs {n}" for n in (down, down + plan.lane_size) if n)
+        raise ConfigError(f"num_envs = {plan.num_envs} is not a multiple of lane_envs = {plan.lane_size}; try {ways}")
+    if not (plan.steps or plan.episodes or plan.minutes):
+        raise ConfigError("no budget: give --steps, --episodes or --minutes")
+    if plan.patience and not plan.eval_every:
+        raise ConfigError(f"patience = {plan.patience} counts evaluations; give --eval-every too")
+    cadence(plan.checkpoint_every)
+
+
+def log_interval(plan: Plan, steps_per_iteration: int) -> int:
+    """Steps between rows of metrics; from the budget where the plan leaves it open: about 500 rows."""
+    return plan.log_every or max(steps_per_iteration, plan.steps // 500)

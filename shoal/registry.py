@@ -1,0 +1,87 @@
+"""Names for environments, algorithms, networks and runtimes: the only way from a name to code.
+
+Built-ins are listed as ``module:attribute`` and imported when first asked for; users add theirs with
+``shoal.register``. No file that shoal reads can add a name. No JAX here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import ConfigError, MissingError, nearest
+
+BUILTIN: dict[str, dict[str, str]] = {
+    "env": {
+        "cartpole": "shoal.envs.cartpole:CartPole",
+        "acrobot": "shoal.envs.acrobot:Acrobot",
+        "pendulum": "shoal.envs.pendulum:Pendulum",
+        "matrix_game": "shoal.envs.matrix_game:MatrixGame",
+        "rendezvous": "shoal.envs.rendezvous:Rendezvous",
+        "probe": "shoal.testing.probes:Probe",
+    },
+    "algo": {"ppo": "shoal.algos.ppo:PPO"},
+    "net": {"mlp": "shoal.nets:MLP"},
+    "runtime": {"local": "shoal.runtime.local:Local"},
+    "team": {"independent": "shoal.algos.team:Independent", "shared": "shoal.algos.team:Shared"},
+}
+
+_added: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in BUILTIN}
+_plugins: list[str] = []
+
+
+def register(*, env: Mapping[str, Callable[..., Any]] | None = None, algo: Mapping[str, Callable[..., Any]] | None = None,
+             net: Mapping[str, Callable[..., Any]] | None = None) -> None:
+    """Give names to your own environments, algorithms and networks: ``register(env={"my_env": MyEnv})``."""
+    for kind, given in (("env", env), ("algo", algo), ("net", net)):
+        for name, factory in (given or {}).items():
+            taken = _added[kind].get(name)
+            if name in BUILTIN[kind] or (taken is not None and taken is not factory):
+                raise ConfigError(f"{kind} name {name!r} is already taken")
+            if not callable(factory):
+                raise ConfigError(f"{kind} {name!r}: expected a class or function, got {type(factory).__name__}")
+            _added[kind][name] = factory
+
+
+def names(kind: str) -> list[str]:
+    """Every known name of a kind, built-in first."""
+    return list(BUILTIN[kind]) + sorted(_added[kind])
+
+
+def find(kind: str, name: str) -> Callable[..., Any]:
+    """The class or function behind a name."""
+    if name in _added[kind]:
+        return _added[kind][name]
+    if name in BUILTIN[kind]:
+        module, attribute = BUILTIN[kind][name].split(":")
+        return getattr(importlib.import_module(module), attribute)
+    raise MissingError(f"unknown {kind} {name!r}{nearest(name, names(kind))}")
+
+
+def name_of(kind: str, factory: Any) -> str | None:
+    """The name a class is registered under, or None."""
+    for name, known in _added[kind].items():
+        if known is factory:
+            return name
+    path = f"{getattr(factory, '__module__', '')}:{getattr(factory, '__qualname__', '')}"
+    return next((name for name, target in BUILTIN[kind].items() if target == path), None)
+
+
+def load_plugins(modules: tuple[str, ...]) -> None:
+    """Import the user's modules, so that they register their names; installed entry points come along."""
+    for point in importlib.metadata.entry_points(group="shoal.plugins"):
+        if point.value not in _plugins:
+            _plugins.append(point.value)
+            point.load()
+    for module in modules:
+        if module in _plugins:
+            continue
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and module.split(".")[0] == error.name.split(".")[0]:
+                raise MissingError(f"plugin {module!r} is not importable; is it installed or on PYTHONPATH?") from error
+            raise
+        _plugins.append(module)

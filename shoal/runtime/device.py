@@ -1,0 +1,71 @@
+"""The device a run computes on: chosen once, before JAX starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from shoal.errors import ConfigError
+
+
+def _started() -> bool:
+    """Whether JAX has already opened its devices in this process."""
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def prepare(device: str, threads: int) -> None:
+    """Choose device and XLA's number of CPU threads. Must come before the first computation to take effect."""
+    if _started():
+        _confirm(device)
+        return
+    os.environ["NPROC"] = str(threads)  # XLA sizes its thread pool by this
+    import jax
+
+    # acting on a few observations takes half as long when the call is not handed to another thread
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    _confirm(device)
+
+
+def _confirm(device: str) -> None:
+    import jax
+
+    try:
+        kind = jax.default_backend()
+    except RuntimeError as error:
+        raise ConfigError(f"device = {device!r}: {str(error).splitlines()[0]}") from error
+    if device == "gpu" and kind != "gpu":
+        raise ConfigError("device = 'gpu': JAX sees no GPU here; install shoal[cuda] on a machine that has one, or use --device cpu")
+    if device == "cpu" and kind != "cpu":
+        raise ConfigError(f"device = 'cpu': JAX is already running on the {kind} in this process; choose the device before its first use")
+
+
+def describe() -> dict[str, str]:
+    """What bits depend on besides the plan: recorded in checkpoints, compared on resume."""
+    import jax
+    import jaxlib
+
+    return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "device": jax.devices()[0].device_kind}
+
+
+class Compilations:
+    """Counts XLA compilations from its creation on; after warm-up there must be none."""
+
+    _EVENT = "/jax/core/compile/backend_compile_duration"
+
+    def __init__(self) -> None:
+        import jax
+
+        self.count = 0
+        self.seconds = 0.0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+        if event == self._EVENT:
+            self.count += 1
+            self.seconds += duration_secs

@@ -1,0 +1,28 @@
+"""Everything in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shoal.errors import ConfigError
+from shoal.runtime.fused import Fused
+from shoal.runtime.ported import Ported
+from shoal.types import Algorithm, Env, HostEnv
+
+
+class Local:
+    """This process."""
+
+    name = "local"
+    workers = 1
+
+    def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, path: str, num_envs: int, lane_envs: int,
+               stream_episodes: bool) -> Fused | Ported:
+        """The engine for a plan; ``path`` auto fuses what can be compiled."""
+        if isinstance(env, HostEnv) and path == "fused":
+            raise ConfigError(f"path = 'fused': {env.spec.name!r} lives in Python and cannot be compiled; use --path ported")
+        sizes: dict[str, Any] = {"num_envs": num_envs, "lane_envs": lane_envs, "stream_episodes": stream_episodes}
+        if isinstance(env, HostEnv):
+            return Ported(algorithm, None, make_fn, **sizes)
+        return Ported(algorithm, env, None, **sizes) if path == "ported" else Fused(algorithm, env, **sizes)

@@ -1,0 +1,247 @@
+"""The ported engine: lanes, chunks and ports, in one thread; for compiled and host environments alike."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from shoal import flow, lane, loops, rng
+from shoal.envs import replay
+from shoal.errors import DeadlineError
+from shoal.host_lane import HostLane, HostRecord
+from shoal.loops import Scores
+from shoal.runtime.cut import ends, filled, named, on_device, watch
+from shoal.scoring import evaluate_compiled, evaluate_host
+from shoal.specs import EnvSpec
+from shoal.types import Algorithm, Batch, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
+
+
+class Queue:
+    """Chunks in memory. One thread fills and empties it, so an empty queue can only be a mistake of order."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+
+    def put(self, chunk: Chunk, deadline_s: float) -> None:
+        self._chunks.append(chunk)
+
+    def take(self, deadline_s: float) -> Chunk:
+        if not self._chunks:
+            raise DeadlineError("no chunk to take: the actors of this iteration have not run")
+        return self._chunks.popleft()
+
+
+class Shelf:
+    """The last few parameter versions, by number."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep, self.versions = keep, {}  # type: ignore[var-annotated]
+
+    def publish(self, version: int, params: Params, deadline_s: float) -> None:
+        self.versions[version] = params
+        for old in [v for v in self.versions if v <= version - self._keep]:
+            del self.versions[old]
+
+    def latest(self, version: int, deadline_s: float) -> tuple[int, Params]:
+        if version not in self.versions:
+            raise DeadlineError(f"parameters of version {version} are not published")
+        return version, self.versions[version]
+
+
+class LearnerState(NamedTuple):
+    learner: Tree
+    tally: flow.Tally
+
+
+def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: Tree, episodes: Episodes, behaviour: Params,
+           root: Any, iteration: Any, spec: EnvSpec) -> Any:
+    """One iteration's learning, compiled as a whole: state, next policy, metrics, count."""
+    key = rng.key(root, rng.Stream.LEARN, iteration)
+    buffer = algorithm.buffer(spec)
+    shape = episodes.ended.shape
+    _, sample = buffer.sample(buffer.add(buffer.init(spec, shape[1]), 0, data), key)
+    batch = Batch(sample.batch, memory, behaviour, shape[0] * shape[1])
+    learner, metrics = loops.learn(algorithm, state.learner, batch, key)
+    tally, count = flow.count(state.tally, episodes)
+    return LearnerState(learner, tally), algorithm.policy(learner), metrics, count
+
+
+def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, root: Any, index: Any, seq: Any, role: Any) -> Any:
+    draws = lane.draw(algorithm, env, root, index, seq, state.lengths.shape[0])
+    return lane.rollout(algorithm, env, params, state, draws, role)
+
+
+class CompiledLane:
+    """A lane of a compiled environment: one call makes a whole chunk."""
+
+    def __init__(self, index: int, state: LaneState, collect_fn: Callable[..., Any], role: Any):
+        self.lane, self.state, self._collect, self._role = index, state, collect_fn, role
+
+    def make(self, params: Params, version: int, seq: int) -> Chunk:
+        memory = self.state.memory
+        self.state, data, episodes = self._collect(params, self.state, np.int32(self.lane), np.int32(seq), self._role)
+        return Chunk(self.lane, 0, seq, version, data, memory, self.state, episodes)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _beside(trees: list[Tree], axis: int) -> Tree:
+    """Lanes joined along their environments, in lane order; on the host."""
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *xs: np.concatenate([np.asarray(x) for x in xs], axis=axis), *trees)
+
+
+class Ported:
+    """Lanes, chunks and ports, in one thread: for compiled and host environments alike."""
+
+    path = "ported"
+
+    def __init__(self, algorithm: Algorithm, env: Env | None, make_fn: Callable[[], HostEnv] | None, *, num_envs: int, lane_envs: int,
+                 lag: int = 0, stream_episodes: bool = False):
+        self.algorithm, self.env, self._make, self._lag = on_device(algorithm), env, make_fn, lag
+        self.num_lanes, self._lane_envs = num_envs // lane_envs, lane_envs
+        self.steps_per_iteration = algorithm.num_steps * num_envs
+        self._stream = stream_episodes
+        self._chunks, self._params = Queue(), Shelf(lag + 1)
+        self._deadline_s, self._refused, self._iteration = 60.0, 0, 0
+
+    # set-up
+
+    def init(self, seed: int) -> None:
+        self.seed, self.root = seed, rng.root(seed)
+        if self.env is not None:
+            self.spec = self.env.spec
+        else:
+            assert self._make is not None
+            probe = self._make()
+            self.spec = probe.spec
+            probe.close()
+        learner = jax.jit(lambda a, key: a.init(self.spec, key))(self.algorithm, rng.key(self.root, rng.Stream.INIT))
+        self._state = LearnerState(learner, flow.init_tally())
+        self._params.publish(0, jax.jit(lambda a, s: a.policy(s))(self.algorithm, learner), self._deadline_s)
+        self._learn = partial(jax.jit(_learn, static_argnames="spec", donate_argnums=1), spec=self.spec)
+        self._act = partial(jax.jit(lambda a, *rest: a.act(*rest)), self.algorithm)
+        roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
+        self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
+
+    def _compiled_lanes(self, roles: list[Any]) -> list[Any]:
+        start = jax.jit(lane.start, static_argnums=4)
+        collect_fn = jax.jit(_collect)
+
+        def collect(params: Params, state: LaneState, index: Any, seq: Any, role: Any) -> Any:
+            return collect_fn(self.algorithm, self.env, params, state, self.root, index, seq, role)
+
+        states = [start(self.algorithm, self.env, self.root, np.int32(i), self._lane_envs) for i in range(self.num_lanes)]
+        return [CompiledLane(i, state, collect, roles[i]) for i, state in enumerate(states)]
+
+    def _host_lanes(self, roles: list[Any]) -> list[Any]:
+        assert self._make is not None
+        self.replay_mode = replay.replay_mode(self._make, rng.host_seed(self.seed, rng.Stream.RESET, 0))
+        draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
+
+        def noise(index: int, seq: int) -> Tree:
+            drawn = draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
+            return jax.tree.map(np.asarray, drawn)
+
+        return [HostLane(i, self._lane_envs, self._make, seed=self.seed, num_steps=self.algorithm.num_steps, mode=self.replay_mode,
+                         memory_fn=lambda size: self.algorithm.memory(self.spec, size), act_fn=self._act, noise_fn=noise, role=roles[i])
+                for i in range(self.num_lanes)]
+
+    # running
+
+    def run(self, limits: Limits) -> Report:
+        """One iteration: every lane makes its chunk, the learner consumes them."""
+        begun = time.perf_counter()
+        first = self._iteration
+        for actor in self.lanes:
+            loops.run_actor(actor, self._params, self._chunks, first=first, count=1, lag=self._lag, deadline_s=self._deadline_s)
+        loops.run_learner(self, self._chunks, self._params, num_lanes=self.num_lanes, first=first, count=1, deadline_s=self._deadline_s)
+        self._iteration += 1
+        return Report([self._last], time.perf_counter() - begun, 0.0)
+
+    def update(self, chunks: list[Chunk], iteration: int) -> Params:
+        """What ``run_learner`` calls: learn from one chunk of every lane."""
+        data, episodes = _beside([c.data for c in chunks], 1), _beside([c.episodes for c in chunks], 1)
+        behaviour = self._params.versions[chunks[0].version]
+        self._state, policy, metrics, count = self._learn(self.algorithm, self._state, data, _beside([c.memory for c in chunks], 0),
+                                                          episodes, behaviour, self.root, np.int32(iteration))
+        values = {name: float(x) for name, x in jax.device_get(metrics).items()}
+        self._refused = watch(self._refused, values, iteration)
+        ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
+        self._last = Iteration(values, int(count.episodes), float(count.return_sum), int(count.length_sum), float(count.mean_return), ended)
+        return policy
+
+    # the cut
+
+    def cut(self) -> dict[str, np.ndarray]:
+        out = named(self._state, "run") | {"refused": np.asarray(self._refused), "iteration": np.asarray(self._iteration)}
+        for version, params in self._params.versions.items():
+            if version < self._iteration and self._lag:  # the policy that makes the next chunk is older than the learner
+                out |= named(params, f"version{version}")
+        if self.env is not None:
+            return out | named(_beside([x.state for x in self.lanes], 0), "lanes")
+        for x in self.lanes:
+            out |= _record_tensors(x.record(), f"lane{x.lane}")
+        return out
+
+    def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
+        self._state = filled(self._state, tensors, "run")
+        self._refused, self._iteration = int(tensors["refused"]), int(tensors["iteration"])
+        newest = jax.jit(lambda a, s: a.policy(s))(self.algorithm, self._state.learner)
+        self._params.versions = {self._iteration: newest}
+        for version in range(max(0, self._iteration - self._lag), self._iteration):
+            self._params.versions[version] = filled(newest, tensors, f"version{version}")
+        if self.env is None:
+            return [note for x in self.lanes for note in x.restore(_record(tensors, f"lane{x.lane}", x), inexact=inexact)]
+        joined = filled(_beside([x.state for x in self.lanes], 0), tensors, "lanes")
+        for i, x in enumerate(self.lanes):
+            part = slice(i * self._lane_envs, (i + 1) * self._lane_envs)
+            x.state = jax.tree.map(lambda leaf, part=part: leaf[part], joined)
+        return []
+
+    def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
+        """Only the learner, for acting."""
+        self._state = self._state._replace(learner=filled(self._state.learner, tensors, "run.learner"))
+        self._params.versions = {self._iteration: jax.jit(lambda a, s: a.policy(s))(self.algorithm, self._state.learner)}
+
+    def learner(self) -> dict[str, np.ndarray]:
+        return named(self._state.learner, "learner")
+
+    def policy(self) -> Params:
+        return self._params.versions[self._iteration]
+
+    def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
+        if self.env is not None:
+            return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
+        assert self._make is not None
+        return evaluate_host(self.algorithm, self._act, self._make, self.policy(), self.seed, episodes, greedy, self._lane_envs)
+
+    def close(self) -> None:
+        for x in self.lanes:
+            x.close()
+
+
+_PLAIN = ("episode", "returns", "lengths", "present", "checksum")
+
+
+def _record_tensors(record: HostRecord, prefix: str) -> dict[str, np.ndarray]:
+    out = {f"{prefix}.{name}": getattr(record, name) for name in _PLAIN}
+    out |= {f"{prefix}.actions.{i}": actions for i, actions in enumerate(record.actions)}
+    for name in ("memory", "obs", "state"):
+        out |= named(getattr(record, name), f"{prefix}.{name}")
+    return out
+
+
+def _record(tensors: dict[str, np.ndarray], prefix: str, like: HostLane) -> HostRecord:
+    now = like.record()
+    plain: dict[str, Any] = {name: tensors[f"{prefix}.{name}"] for name in _PLAIN}
+    trees = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}") for name in ("memory", "obs", "state")}
+    return HostRecord(actions=tuple(tensors[f"{prefix}.actions.{i}"] for i in range(like.size)), **plain, **trees)

@@ -1,0 +1,100 @@
+"""What an environment says of itself: spaces, agents, time limit. Plain, hashable data; no JAX."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+MASK = "action_mask"
+STATE = "state"
+
+
+@dataclass(frozen=True)
+class Box:
+    """An array of real numbers. A bound is one number, or a flat tuple with one per element."""
+
+    shape: tuple[int, ...]
+    low: float | tuple[float, ...] = -math.inf
+    high: float | tuple[float, ...] = math.inf
+    dtype: str = "float32"
+
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Low and high as float32 arrays of the box's shape."""
+        low, high = (np.asarray(b, np.float32) for b in (self.low, self.high))
+        return (np.broadcast_to(low.reshape(-1) if low.ndim else low, (self.size,)).reshape(self.shape),
+                np.broadcast_to(high.reshape(-1) if high.ndim else high, (self.size,)).reshape(self.shape))
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bounded(self) -> bool:
+        low, high = self.bounds()
+        return bool(np.isfinite(low).all() and np.isfinite(high).all())
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of ``num`` choices, numbered from 0."""
+
+    num: int
+    dtype: str = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Named spaces, in order: a dict observation. ``action_mask`` and ``state`` have a meaning of their own."""
+
+    items: tuple[tuple[str, Any], ...]
+
+    def __getitem__(self, name: str) -> Space:
+        return dict(self.items)[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in dict(self.items)
+
+
+Space = Box | Discrete | Group
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """All that an algorithm may know of an environment before it sees it."""
+
+    name: str
+    obs: Space  # of one agent
+    action: Box | Discrete  # of one agent
+    num_agents: int = 0  # 0: single-agent, no agent axis
+    max_episode_steps: int = 0  # 0: no limit known
+    info: tuple[str, ...] = ()
+
+    @property
+    def agent_shape(self) -> tuple[int, ...]:
+        """The shape that agents add behind the batch axis."""
+        return (self.num_agents,) if self.num_agents else ()
+
+    def single(self) -> EnvSpec:
+        """The same world as one of its agents sees it."""
+        return replace(self, num_agents=0)
+
+
+def zeros(space: Space, shape: tuple[int, ...] = ()) -> Any:
+    """A tree of zeros that an observation of ``space`` would fill, with ``shape`` in front."""
+    if isinstance(space, Group):
+        return {name: zeros(inner, shape) for name, inner in space.items}
+    return np.zeros(shape + space.shape, space.dtype)
+
+
+def num_features(space: Space) -> int:
+    """How many numbers a network sees: choices as one-hot; mask and global state left out."""
+    if isinstance(space, Group):
+        return sum(num_features(inner) for name, inner in space.items if name not in (MASK, STATE))
+    return space.num if isinstance(space, Discrete) else space.size

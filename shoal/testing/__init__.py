@@ -1,0 +1,1 @@
+"""What helps to test agents and environments; ships to users. Importing it does nothing."""
