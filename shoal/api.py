@@ -24,7 +24,7 @@ def _agent(plan: Plan) -> Any:
     return registry.find("team", plan.team)(agent) if plan.team else agent
 
 
-def _loop(plan: Plan, out: Path | str | None, quiet: bool) -> Any:
+def _loop(plan: Plan, out: Path | str | None, quiet: bool, resume: bool = False) -> Any:
     devices.prepare(plan.device, plan.threads)
     from shoal.main_loop import MainLoop
 
@@ -32,7 +32,7 @@ def _loop(plan: Plan, out: Path | str | None, quiet: bool) -> Any:
     for name in ("algo", "env", "team", "runtime", "algorithm"):
         del settings[name]
     registry.load_plugins(plan.plugins)
-    return MainLoop(plan.env, _agent(plan), runtime=plan.runtime, out=out, quiet=quiet, **settings)
+    return MainLoop(plan.env, _agent(plan), runtime=plan.runtime, out=out, quiet=quiet, resume=resume, **settings)
 
 
 def _open(folder: str | Path, plugins: tuple[str, ...] = (), more_steps: int = 0) -> Plan:
@@ -79,21 +79,39 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
 
     All fields of the plan are keywords (``seed``, ``num_envs``, ``eval_every`` …), besides ``out``, ``callbacks`` and ``quiet``.
     """
+    registry.load_plugins(tuple(settings.get("plugins", ())))
+    if isinstance(agent, str):
+        agent = registry.find("algo", agent)
+    if isinstance(agent, type):
+        agent = agent()
+    if not hasattr(agent, "update") or not hasattr(agent, "act"):
+        raise ConfigError(f"agent = {agent!r}: expected an algorithm such as shoal.PPO(), or the name of one")
     devices.prepare(device, threads)
     from shoal.main_loop import MainLoop
 
     if team:
         agent = registry.find("team", team)(agent)
     if not (steps or episodes or minutes):
-        steps = 100_000
+        steps = config.DEFAULT_STEPS
     loop = MainLoop(env, agent, device=device, threads=threads, **settings)
+    _check_fields(dataclasses.replace(loop.plan, steps=steps, episodes=episodes, minutes=minutes))
     return Run(loop, loop.run(steps=steps, episodes=episodes, minutes=minutes))
+
+
+def _check_fields(plan: Plan) -> None:
+    """The checks of the command line, for what has a name; an object checks itself."""
+    if plan.algo.startswith("object:"):
+        return
+    named = not plan.env.startswith("object:")
+    if plan.steps and plan.algorithm.get("horizon") == float("inf"):
+        plan = dataclasses.replace(plan, algorithm=plan.algorithm | {"horizon": float(plan.steps)})
+    config.plan_from_dict(config.plan_to_dict(plan) | ({} if named else {"env": Plan.env, "env_options": {}}))
 
 
 def resume(folder: str | Path, *, steps: int = 0, inexact: bool = False, quiet: bool = True, plugins: tuple[str, ...] = ()) -> Run:
     """Continue the run in ``folder`` to its budget, or for ``steps`` more."""
     plan = _open(folder, plugins, steps)
-    loop = _loop(plan, folder, quiet)
+    loop = _loop(plan, folder, quiet, resume=True)
     if steps:
         from shoal.main_loop import config_of
 
@@ -144,7 +162,7 @@ class Policy:
 
         from shoal.envs import maps
 
-        row = jax.tree.map(lambda x: np.asarray(x)[None], obs)
+        row = jax.tree.map(lambda x: np.asarray(x)[None], obs, is_leaf=lambda x: isinstance(x, (list, tuple)))
         row = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, row)
         acted = self._call(self._agent, self._params, self._memory, row, self._role, self._noise)
         self._memory = acted.memory
@@ -154,7 +172,7 @@ class Policy:
 
 def _engine(plan: Plan, folder: str | Path, seed: int | None) -> Any:
     """An engine with the newest checkpoint's learner, for acting only: its environments are not brought back."""
-    loop = _loop(plan, folder, True)
+    loop = _loop(plan, folder, True, resume=True)
     return loop.open_for_acting(plan.seed if seed is None else seed)
 
 

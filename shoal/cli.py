@@ -38,6 +38,10 @@ _LISTS = {"envs": "env", "algos": "algo", "runtimes": "runtime"}
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code: 0, 2 for bad input, 1 for a run that failed, 130 or 143 for one stopped by a signal."""
     try:
+        if "SHOAL_FAULT" in os.environ:  # set by tests only, to make this process fail or die at a chosen point
+            from shoal.testing import faults
+
+            faults.arm_from_env()
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
@@ -148,7 +152,7 @@ def _list(argv: list[str]) -> int:
     if "help" in given:
         return _say(parser.format_help().rstrip())
     if not names or names[0] not in _LISTS:
-        got = f" not {names[0]!r}{nearest(names[0], _LISTS)}" if names else ""
+        got = f", not {names[0]!r}{nearest(names[0], _LISTS)}" if names else ""
         raise ConfigError(f"list: expected envs, algos or runtimes{got}")
     config.load_plugins(given.get("plugins", []))
     kind = _LISTS[names[0]]
@@ -238,8 +242,9 @@ def _report(result: dict[str, Any], as_json: bool) -> int:
     if result.get("stopped_by") and result["stopped_by"] not in config.BUDGETS:
         lines.append(f"stopped by {result['stopped_by']}")
     folder = result["run_dir"]
+    more = "" if result.get("exit_code", 0) else f" --steps {result['steps']}"  # a run that was interrupted has budget left
     lines += [f"run folder: {folder}", f"next: shoal eval {shlex.quote(folder)} --episodes 100",
-              f"      shoal resume {shlex.quote(folder)} --steps {result['steps']}"]
+              f"      shoal resume {shlex.quote(folder)}{more}"]
     _say("\n".join(lines))
     return int(result.get("exit_code", 0))
 

@@ -15,10 +15,10 @@ import numpy as np
 from shoal import rng
 from shoal.envs import replay
 from shoal.errors import EnvError, ReplayError
-from shoal.specs import EnvSpec, Group, zeros
+from shoal.specs import Discrete, EnvSpec, Group, zeros
 from shoal.types import Chunk, Episodes, HostEnv, Memory, Params, Role, Transition, Tree
 
-ActFn = Callable[[Params, Memory, Tree, Role, Tree], Any]  # → Acted
+ActFn = Callable[[Memory, Tree, Role, Tree], Any]  # → Acted
 
 
 class HostRecord(NamedTuple):
@@ -39,15 +39,16 @@ class HostLane:
     """A few Python environments, acted together."""
 
     def __init__(self, lane: int, size: int, make_fn: Callable[[], HostEnv], *, seed: int, num_steps: int, mode: str,
-                 memory_fn: Callable[[int], Memory], act_fn: ActFn, noise_fn: Callable[[int, int], Tree], role: Role):
+                 memory_fn: Callable[[int], Memory], acting_fn: Callable[[Params], ActFn], noise_fn: Callable[[int, int], Tree],
+                 role: Role):
         self.lane, self.size, self._make, self._seed, self._num_steps, self._mode = lane, size, make_fn, seed, num_steps, mode
-        self._act, self._noise, self._role = act_fn, noise_fn, role
+        self._acting, self._noise, self._role = acting_fn, noise_fn, role
         self._fresh_memory = memory_fn(size)
         self.envs = [make_fn() for _ in range(size)]
         self.spec: EnvSpec = self.envs[0].spec
         agents = self.spec.agent_shape
         self._episode, self._lengths = [0] * size, [0] * size
-        self._returns: list[Any] = [np.zeros(agents) if agents else 0.0 for _ in range(size)]
+        self._returns: list[Any] = [np.zeros(agents) for _ in range(size)]
         self._present = np.ones((size, *agents), bool)
         self._log: list[list[np.ndarray]] = [[] for _ in range(size)]
         self._memory = self._fresh_memory
@@ -79,68 +80,79 @@ class HostLane:
         return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
 
     def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
-        num, size, agents = self._num_steps, self.size, self.spec.agent_shape
-        obs = zeros(self.spec.obs, (num + 1, size, *agents))
+        """The loop that every step of every host environment goes through: nothing that can wait is done in it."""
+        num, agents, act_fn = self._num_steps, self.spec.agent_shape, self._acting(params)
+        shape = (num, self.size, *agents)
+        obs = zeros(self.spec.obs, (num + 1, self.size, *agents))
         _write(obs, 0, self._obs)
-        finals: list[tuple[int, int, Tree]] = []  # observations that a reset hides
-        rewards: list[Any] = []
-        actions: Any = None
-        terminated = np.zeros((num, size, *agents), bool)
-        truncated, valid = terminated.copy(), np.ones((num, size, *agents), bool)
-        ended, lengths = np.zeros((num, size), bool), np.zeros((num, size), np.int32)
-        returns = np.zeros((num, size, *agents), np.float32)
         whole = not isinstance(obs, dict)  # one array: the common, fast case
-        starts = [0] * size
-        totals, steps_so_far, present = self._returns, self._lengths, self._present
+        rewards: list[Any] = []
+        finals: list[tuple[int, int, Tree]] = []  # where episodes ended, and the observations that a reset hides
+        terminated, truncated, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
+        actions: Any = None
+        choices = [np.int64(i) for i in range(self.spec.action.num)] if isinstance(self.spec.action, Discrete) and not agents else None
+        steps = [env.step for env in self.envs]
         for t in range(num):
-            now = obs[t] if whole else _row(obs, t)
-            acted = self._act(params, self._memory, now, self._role, _row(noise, t))
-            action = np.asarray(acted.action)
+            acted = act_fn(self._memory, obs[t] if whole else _row(obs, t), self._role, _row(noise, t))
+            action, self._memory = np.asarray(acted.action), acted.memory
             if actions is None:
                 actions = np.empty((num, *action.shape), action.dtype)
             actions[t] = action
-            self._memory = acted.memory
             following = obs[t + 1] if whole else _row(obs, t + 1)
-            for i, act in enumerate(action.tolist() if action.ndim == 1 else action):
-                answer, reward, term, trunc, _ = self.envs[i].step(act)
+            # Gymnasium checks a NumPy integer faster than a Python one
+            for i, act in enumerate([choices[a] for a in action.tolist()] if choices else action):
+                answer, reward, term, trunc, _ = steps[i](act)
                 rewards.append(reward)
-                totals[i] = totals[i] + (np.where(present[i], reward, 0.0) if agents else reward)
                 if agents:
-                    valid[t, i] = present[i]
-                    gone = np.asarray(term, bool) | np.asarray(trunc, bool) | ~present[i]
-                    terminated[t, i], truncated[t, i], present[i] = term, trunc, ~gone
-                    over = bool(gone.all())
-                else:
-                    over = term or trunc
+                    over = self._leave(i, term, trunc, terminated[t, i], truncated[t, i], valid[t, i])
+                elif over := term or trunc:
+                    terminated[t, i], truncated[t, i] = term, trunc
                 if over:
-                    if not agents:
-                        terminated[t, i], truncated[t, i] = term, trunc
-                    ended[t, i], returns[t, i], lengths[t, i] = True, totals[i], steps_so_far[i] + t + 1 - starts[i]
                     finals.append((t, i, answer))
                     answer = self._restart(i)
-                    starts[i], steps_so_far[i], present[i] = t + 1, 0, True
-                    totals[i] = np.zeros(agents) if agents else 0.0
+                    steps[i] = self.envs[i].step
                 if whole:
                     following[i] = answer
                 else:
                     _write(following, i, answer)
-        for i in range(size):
-            steps_so_far[i] += num - starts[i]
-            self._log[i].append(actions[starts[i]:, i])
         self._obs = _row(obs, num)
+        reward = np.asarray(rewards, np.float32).reshape(shape)
+        episodes = self._settle(reward * valid, finals, actions)
         next_obs = _map(lambda x: x[1:].copy(), obs)
         for t, i, final in finals:
             _write(_row(next_obs, t), i, final)
-        reward = np.asarray(rewards, np.float32).reshape((num, size, *agents))
-        last = terminated | truncated | (ended[..., None] if agents else ended)
+        last = terminated | truncated | (episodes.ended[..., None] if agents else episodes.ended)
         data = Transition(_map(lambda x: x[:-1], obs), actions, reward, 1.0 - terminated.astype(np.float32), next_obs, last,
                           valid.astype(np.float32), ())
-        return data, Episodes(ended, returns, lengths)
+        return data, episodes
+
+    def _leave(self, i: int, term: Any, trunc: Any, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray) -> bool:
+        """Note which agents of environment ``i`` took part in this step and which leave with it; whether none is left."""
+        valid[...] = self._present[i]
+        terminated[...], truncated[...] = term, trunc
+        self._present[i] &= ~(terminated | truncated)
+        return not self._present[i].any()
+
+    def _settle(self, reward: np.ndarray, finals: list[tuple[int, int, Tree]], actions: np.ndarray) -> Episodes:
+        """Returns and lengths of what ended in a chunk, and where the running episodes stand after it."""
+        num = self._num_steps
+        ended, lengths = np.zeros((num, self.size), bool), np.zeros((num, self.size), np.int32)
+        returns = np.zeros(reward.shape, np.float32)
+        starts = [0] * self.size
+        for t, i, _ in finals:
+            part = reward[starts[i]:t + 1, i].sum(axis=0, dtype=np.float64)
+            ended[t, i], returns[t, i], lengths[t, i] = True, self._returns[i] + part, self._lengths[i] + t + 1 - starts[i]
+            starts[i], self._lengths[i], self._returns[i] = t + 1, 0, np.zeros(self.spec.agent_shape)
+        for i, start in enumerate(starts):
+            self._returns[i] = self._returns[i] + reward[start:, i].sum(axis=0, dtype=np.float64)
+            self._lengths[i] += num - start
+            self._log[i].append(actions[start:, i])
+        return Episodes(ended, returns, lengths)
 
     def _restart(self, i: int) -> Tree:
         """The next episode of environment ``i``; its policy memory starts afresh too."""
         self._episode[i] += 1
-        self._log[i] = []
+        self._log[i], self._present[i] = [], True
         if self._memory != ():
             self._memory = _map2(lambda now, new: _with_row(now, i, new[i]), self._memory, self._fresh_memory)
         return self._reset(i)
@@ -178,8 +190,7 @@ class HostLane:
                                   "lead back to the observation it was saved at; --inexact-resume starts a new episode instead")
             notes.append(f"{self.spec.name}: environment {i} of lane {self.lane} starts a new episode (replay differed)")
             _write(self._obs, i, self._restart(i))
-            self._lengths[i], self._present[i] = 0, True
-            self._returns[i] = np.zeros_like(self._returns[i])
+            self._lengths[i], self._returns[i] = 0, np.zeros(self.spec.agent_shape)
         return notes
 
     def _checksums(self) -> np.ndarray:

@@ -16,6 +16,7 @@ from shoal import rng
 from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Array, Env, Episodes, Key, LaneState, Params, Role, Transition, Tree
 
+_PACK_SIZE = 16  # numbers per environment and leaf, up to which a step's records are written together
 _SPARE_BYTES = 4096  # above this, fresh starts are made when needed instead of ahead
 
 
@@ -52,7 +53,7 @@ def draw(algorithm: Algorithm, env: Env, root: Key, lane: Array, seq: Array, siz
     step_key, reset_key = jax.random.split(rng.key(root, rng.Stream.ENV, lane, seq))
     shape = (algorithm.num_steps, size)
     noise = draw_noise(algorithm, env.spec, root, lane, seq, size)
-    return Draws(noise, jax.random.split(step_key, shape), jax.random.split(reset_key, shape))
+    return Draws(noise, rng.grid(step_key, shape), rng.grid(reset_key, shape))
 
 
 def _where(flag: Array, a: Tree, b: Tree) -> Tree:
@@ -68,10 +69,10 @@ def advance(env: Env, lane: LaneState, action: Tree, memory: Tree, extras: Tree,
     """
     state, step = jax.vmap(env.step)(lane.env, action, keys)
     last = step.terminated | step.truncated
-    gone = last | ~lane.present
-    ended = gone.reshape((gone.shape[0], -1)).all(axis=1)
+    valid = lane.present if last.ndim > 1 else jnp.ones_like(lane.present)  # a single agent is always there
+    gone = last | ~valid
+    ended = gone.all(axis=1) if gone.ndim > 1 else gone
     over = ended[:, None] if gone.ndim > 1 else ended  # broadcasts over agents
-    valid = lane.present
     reward = step.reward.astype(jnp.float32)
     returns = lane.returns + jnp.where(valid, reward, 0.0)
     lengths = lane.lengths + 1
@@ -100,8 +101,45 @@ def rollout(algorithm: Algorithm, env: Env, params: Params, lane: LaneState, dra
         lane, record, episodes = advance(env, lane, acted.action, acted.memory, acted.extras, keys, (state, obs, memory))
         return lane, (record, episodes)
 
-    lane, (data, episodes) = jax.lax.scan(step, lane, (draws.noise, draws.step_keys, spares))
+    drawn = (draws.noise, draws.step_keys, spares)
+    like = jax.eval_shape(step, lane, jax.tree.map(lambda x: x[0], drawn))[1]
+
+    def packed(lane: LaneState, drawn: Any) -> tuple[LaneState, Any]:
+        lane, record = step(lane, drawn)
+        return lane, _pack(record)
+
+    lane, rows = jax.lax.scan(packed, lane, drawn)
+    data, episodes = _unpack(rows, like)
     return lane, data, episodes
+
+
+def _packable(x: Any) -> bool:
+    """Whether a leaf [B, ...] is small enough, and of a kind, to be written beside others."""
+    return (x.dtype == bool or jnp.dtype(x.dtype).itemsize == 4) and x.size <= _PACK_SIZE * x.shape[0]
+
+
+def _pack(record: Tree) -> tuple[Array, list[Array]]:
+    """The small leaves of a step as one matrix of bits [B, F], so that a step writes once; the others as they are."""
+    leaves = jax.tree.leaves(record)
+    small = [x.astype(jnp.uint32) if x.dtype == bool else jax.lax.bitcast_convert_type(x, jnp.uint32) for x in leaves if _packable(x)]
+    matrix = jnp.concatenate([x.reshape((x.shape[0], -1)) for x in small], axis=1)
+    return matrix, [x for x in leaves if not _packable(x)]
+
+
+def _unpack(rows: tuple[Array, list[Array]], like: Tree) -> Tree:
+    """All steps' records [T, B, ...] from what ``_pack`` wrote."""
+    matrix, large = rows
+    shapes, structure = jax.tree.flatten(like)
+    leaves, place, rest = [], 0, iter(large)
+    for shape in shapes:
+        if not _packable(shape):
+            leaves.append(next(rest))
+            continue
+        width = shape.size // shape.shape[0]
+        part = matrix[..., place:place + width].reshape((matrix.shape[0], *shape.shape))
+        leaves.append(part.astype(bool) if shape.dtype == bool else jax.lax.bitcast_convert_type(part, shape.dtype))
+        place += width
+    return jax.tree.unflatten(structure, leaves)
 
 
 def side_by_side(tree: Tree) -> Tree:

@@ -18,7 +18,7 @@ def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tr
     """One update, refused whole if it would leave anything that is not a finite number in the state."""
     updated = algorithm.update(state, batch, key)
     leaves = [x for x in jax.tree.leaves(updated.state) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    finite = jnp.stack([jnp.isfinite(x).all() for x in leaves]).all()
+    finite = jnp.isfinite(jnp.concatenate([x.reshape(-1) for x in leaves])).all()  # in one pass
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated.state, state)
     return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}
 

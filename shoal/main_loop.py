@@ -6,7 +6,8 @@ import dataclasses
 import math
 import re
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import shoal
 from shoal import envs, flow, registry, store
 from shoal.callbacks import Callback, Callbacks
-from shoal.errors import ConfigError, StoreError
+from shoal.errors import ConfigError, ShoalError, StoreError
 from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink
@@ -36,8 +37,11 @@ class MainLoop:
     """
 
     def __init__(self, env: str | Env | HostEnv, agent: Algorithm, *, runtime: Any = "local", out: str | Path | None = None,
-                 callbacks: tuple[Callback, ...] = (), quiet: bool = True, **settings: Any):
+                 callbacks: tuple[Callback, ...] = (), quiet: bool = True, resume: bool = False, **settings: Any):
+        """``resume`` continues the run that ``out`` holds; without it, ``out`` must be absent or empty."""
+        registry.load_plugins(tuple(settings.get("plugins", ())))
         self.plan = _describe(env, agent, runtime, settings)
+        self._resuming = resume
         self._out = Path(out) if out is not None else None
         self.callbacks, self.quiet = Callbacks(callbacks), quiet
         self._env_given, self.agent = env, agent
@@ -57,17 +61,32 @@ class MainLoop:
             return self._env_given
         return envs.make(self.plan.env, self.plan.max_episode_steps, **self.plan.env_options)
 
-    def _build(self) -> None:
-        """Make the engine and initialise it."""
+    def _prepare(self) -> None:
+        """Make the engine, which compiles nothing yet: whatever cannot work is refused here, before a folder exists."""
         self._compilations = Compilations()
+        self._set_horizon()
         env = self._make_env()
-        _check_team(self.plan, env.spec)
-        self._engine = self.runtime.engine(
-            self.agent, env, self._make_env, path=self.plan.path, num_envs=self.plan.num_envs, lane_envs=self.plan.lane_size,
-            stream_episodes=self.callbacks.want_episodes)
-        if isinstance(env, HostEnv):
-            env.close()
+        try:
+            _check_team(self.plan, env.spec)
+            self._engine = self.runtime.engine(
+                self.agent, env, self._make_env, path=self.plan.path, num_envs=self.plan.num_envs, lane_envs=self.plan.lane_size,
+                stream_episodes=self.callbacks.want_episodes)
+        finally:
+            if isinstance(env, HostEnv):
+                env.close()
         self.spec = env.spec
+
+    def _set_horizon(self) -> None:
+        """Schedules that were given no horizon run over the budget."""
+        agent: Any = self.agent
+        inner: Any = agent.agent if self.plan.team else agent
+        if self.plan.steps and getattr(inner, "horizon", 0.0) == math.inf:
+            inner = dataclasses.replace(inner, horizon=float(self.plan.steps))
+            self.agent = dataclasses.replace(agent, agent=inner) if self.plan.team else inner
+            self.plan = dataclasses.replace(self.plan, algorithm=self.plan.algorithm | {"horizon": inner.horizon})
+
+    def _init(self) -> None:
+        """The run at its beginning."""
         self._engine.init(self.plan.seed)
         self._per_iteration = self._engine.steps_per_iteration
 
@@ -75,7 +94,8 @@ class MainLoop:
         """The engine with the newest checkpoint's learner; environments stand at their start."""
         point, _ = store.newest(self.folder)
         self.plan = dataclasses.replace(self.plan, seed=seed)
-        self._build()
+        self._prepare()
+        self._init()
         if not point.meta.get("fresh"):
             self._engine.load_policy(point.tensors)
         return self._engine
@@ -87,36 +107,37 @@ class MainLoop:
         if steps or episodes or minutes:
             self.plan = dataclasses.replace(self.plan, steps=steps, episodes=episodes, minutes=minutes)
         check(self.plan)
+        first = self._engine is None
+        if first:
+            self._prepare()
         self._out = self._out or free_folder(self.plan.algo, self.plan.env, self.plan.seed)
-        fresh = not (self.folder / store.CONFIG).exists()
-        if fresh:
+        if first and not self._resuming:
             store.create_run(self.folder, config_of(self.plan))
         with ExitStack() as stack:
             stack.enter_context(store.lock(self.folder))
             self._signals = stack.enter_context(Signals())
             self._progress = Progress(self.plan.steps or None, quiet=self.quiet)
             stack.callback(self._progress.stop)
-            return self._run(stack, inexact)
+            with _memory_errors(self.plan):
+                return self._run(stack, first, inexact)
 
-    def _run(self, stack: ExitStack, inexact: bool) -> dict[str, Any]:
+    def _run(self, stack: ExitStack, first: bool, inexact: bool) -> dict[str, Any]:
         self._begun = time.perf_counter()
-        already = self._engine is not None
-        if not already:
-            self._build()
+        if first:
+            self._init()
             self._resume(inexact)
-        self._metrics, self._timing = JsonlSink(self.folder / METRICS), JsonlSink(self.folder / TIMING)
+        self._metrics, self._timing = JsonlSink(self.folder / METRICS), JsonlSink(self.folder / TIMING, mend=True)
         self._csv = CsvSink(self.folder / "metrics.csv", self.folder / METRICS)
         stack.callback(self._close_files)
         self._log_every = log_interval(self.plan, self._per_iteration)
         self._save_steps, self._save_s = cadence(self.plan.checkpoint_every)
         self._saved_at, self._saved_time = self.step, time.perf_counter()
         self._calls: list[tuple[int, float]] = []
-        self._progress.start(f"{self.plan.algo} on {self.plan.env}", self.step, self._used_s)
+        self._progress.start(f"{self.plan.algo} on {self.plan.env}", self.step, self._elapsed())
         self.callbacks.start(self)
         reason = self._reached()
         while not reason:
             reason = self._turn()
-        self.callbacks.stop(self, reason)
         return self._finish(reason)
 
     def _turn(self) -> str:
@@ -131,10 +152,14 @@ class MainLoop:
         reason = self._reached() or self._evaluate_if_due()
         if self._signals.received:
             reason = self._signals.name
+        reason = reason or self._asked()
         if reason or self._due_to_save():
             self._save(final=bool(reason))
         self._report(report)
-        return reason or ("callback" if self.callbacks.asked_to_stop else "")
+        return reason or self._asked()  # the checkpoint's callback may have asked, too
+
+    def _asked(self) -> str:
+        return "callback" if self.callbacks.asked_to_stop else ""
 
     def _limits(self) -> Limits:
         """How far the engine may go before the main loop must look: the next boundary that is known."""
@@ -167,7 +192,7 @@ class MainLoop:
         if self.step // self._log_every > before // self._log_every:
             self._row = self._window.row(self.step, self.iteration, self.updates, self.episodes)
             self._metrics.put(self._row)
-            self._metrics.flush()
+            self._try(self._metrics.flush)
 
     def _reached(self) -> str:
         """The part of the budget that is spent, or nothing."""
@@ -180,7 +205,8 @@ class MainLoop:
             return "minutes"
         if not plan.eval_every and self.episodes >= flow.RECENT and self.mean_return >= plan.target_return:
             return "target"
-        return ""
+        # so that a run which its score had ended does not go on when it is resumed
+        return self._scored() if plan.eval_every and self.evaluated_at == self.step else ""
 
     def _elapsed(self) -> float:
         return self._used_s + time.perf_counter() - self._begun
@@ -192,6 +218,10 @@ class MainLoop:
         if not every or self.step // every == (self.step - self._per_iteration) // every:
             return ""
         self._evaluate()
+        return self._scored()
+
+    def _scored(self) -> str:
+        """Whether the newest evaluation ends the run."""
         if self.eval_return >= self.plan.target_return:
             return "target"
         return "patience" if self.plan.patience and self.misses >= self.plan.patience else ""
@@ -231,7 +261,7 @@ class MainLoop:
         self._saved_at, self._saved_time = self.step, time.perf_counter()
         path = self._try(lambda: store.save(self.folder, self.step, *self._cut()), final)
         if path is not None:
-            self._csv.flush()
+            self._try(self._csv.flush)
             self._try(lambda: store.prune(self.folder, self.plan.keep))
             self.callbacks.checkpoint(self, path)
 
@@ -241,20 +271,20 @@ class MainLoop:
         except StoreError as error:
             if final:
                 raise
-            self._progress.note(f"could not save: {error}; training goes on and will try again")
+            self._progress.warn(f"could not save: {error}; training goes on and will try again")
             return None
 
     def _resume(self, inexact: bool) -> None:
         """Continue from the newest checkpoint that loads; checkpoint 0 is the beginning."""
         point, skipped = store.newest(self.folder)
         for line in skipped:
-            self._progress.note(line)
+            self._progress.warn(line)
         store.truncate(self.folder, {METRICS: 0} | point.lengths)
         if point.meta.get("fresh"):
             return
         meta = point.meta
         for note in self._engine.load(point.tensors, inexact):
-            self._progress.note(note)
+            self._progress.warn(note)
         for name in _COUNTERS:
             setattr(self, name, int(meta["counters"][name]))
         self.mean_return, self.best, self._used_s = float(meta["mean_return"]), float(meta["best"]), float(meta["used_s"])
@@ -263,7 +293,7 @@ class MainLoop:
         now = describe()
         differs = [f"{name} {was} → {now[name]}" for name, was in meta["device"].items() if now.get(name) != was]
         if differs:
-            self._progress.note(f"resumed with {', '.join(differs)}: it goes on, but not to the same bits")
+            self._progress.warn(f"resumed with {', '.join(differs)}: it goes on, but not to the same bits")
 
     # --- reporting ---
 
@@ -272,6 +302,7 @@ class MainLoop:
         self._timing.put({"step": self.step, "wall_s": self._elapsed(), "iterations": len(report.iterations),
                           "steps_per_s": len(report.iterations) * self._per_iteration / seconds,
                           "compilations": self._compilations.count})
+        self._try(self._timing.flush)
         self._progress.update(self.step, getattr(self, "_row", {}) | {"mean_return": self.mean_return}, self._elapsed())
 
     def _rate(self) -> float:
@@ -284,6 +315,7 @@ class MainLoop:
         if not signalled and self.evaluated_at != self.step:
             self._evaluate()
             self._save(final=True)  # again, now with the score
+        self.callbacks.stop(self, reason)
         self._progress.stop()
         write_curve(self.folder, title=f"{self.plan.algo} on {self.plan.env}")
         return {
@@ -317,6 +349,18 @@ class MainLoop:
 
 
 _COUNTERS = ("step", "iteration", "episodes", "updates", "best_step", "misses", "evaluated_at")
+
+
+@contextmanager
+def _memory_errors(plan: Plan) -> Iterator[None]:
+    """What does not fit is said in one line."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ShoalError(f"out of memory with num_envs = {plan.num_envs}; try fewer environments, shorter chunks (num_steps) or "
+                         "smaller networks") from error
 
 
 def free_folder(algo: str, env: str, seed: int) -> Path:

@@ -42,6 +42,27 @@ def mask_of(obs: Tree) -> Array | None:
     return obs.get(MASK) if isinstance(obs, dict) else None
 
 
+@jax.custom_vjp
+def _product(x: Array, weight: Array) -> Array:
+    """``x @ weight`` for rows [..., in]."""
+    return x @ weight
+
+
+def _product_back(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
+    x, weight = kept
+    rows, slopes = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
+
+    def turned(rows: Array, slopes: Array) -> Array:
+        # XLA's CPU folds a transpose into a product that its fast kernels do not take; the barrier keeps it apart
+        return jax.lax.optimization_barrier(rows.T) @ slopes
+
+    by_weight = jax.lax.platform_dependent(rows, slopes, cpu=turned, default=lambda rows, slopes: rows.T @ slopes)
+    return grad @ weight.T, by_weight
+
+
+_product.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_back)
+
+
 class Linear(eqx.Module):
     weight: Array  # [in, out]
     bias: Array  # [out]
@@ -51,7 +72,7 @@ class Linear(eqx.Module):
         self.bias = jnp.zeros(num_outputs)
 
     def __call__(self, x: Array) -> Array:
-        return x @ self.weight + self.bias
+        return _product(x, self.weight) + self.bias
 
 
 class MLP(eqx.Module):
@@ -87,6 +108,8 @@ class Net(eqx.Module):
     def __call__(self, x: Array) -> Array:
         """[..., F] → [..., outputs]; the module itself sees one row."""
         module = eqx.combine(self.arrays, self.rest)
+        if isinstance(module, MLP):  # takes any number of rows as it is
+            return module(x)
         fn = module
         for _ in range(x.ndim - 1):
             fn = jax.vmap(fn)

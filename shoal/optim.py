@@ -21,7 +21,8 @@ def _transform(name: str, max_grad_norm: Array | float, l2: Array | float, epsil
     decay = optax.add_decayed_weights(l2)  # type: ignore[arg-type]
     # adamw's decay is decoupled from the gradient's scale; everywhere else L2 is part of the gradient
     inner = (scale[name](), decay) if name == "adamw" else (decay, scale[name]())
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), *inner)  # type: ignore[arg-type]
+    chain = optax.chain(optax.clip_by_global_norm(max_grad_norm), *inner)  # type: ignore[arg-type]
+    return optax.flatten(chain)  # one long vector instead of many short ones
 
 
 def init(name: str, params: Tree) -> Tree:

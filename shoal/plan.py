@@ -73,6 +73,8 @@ _CHOICES = {"path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
              "max_episode_steps": 0, "eval_every": 0, "eval_episodes": 1, "keep": 1, "log_every": 0}
 
+_AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24}
+
 
 def cadence(text: str) -> tuple[int, float]:
     """``"60s"`` → (0 steps, 60 seconds), ``"5000"`` → (5000, inf), ``"0"`` → (0, inf): never."""
@@ -100,6 +102,8 @@ def check(plan: Plan) -> None:
             raise ConfigError(f"{item.name} = {value!r}: expected {kind.split('[')[0]}")
         if item.name in _AT_LEAST and not value >= _AT_LEAST[item.name]:
             raise ConfigError(f"{item.name} = {value!r}: expected a number of at least {_AT_LEAST[item.name]}")
+        if item.name in _AT_MOST and value > _AT_MOST[item.name]:
+            raise ConfigError(f"{item.name} = {value!r}: expected a number of at most {_AT_MOST[item.name]}")
         if item.name in _CHOICES and value not in _CHOICES[item.name]:
             raise ConfigError(f"{item.name} = {value!r}: expected one of {', '.join(c for c in _CHOICES[item.name] if c)}")
     if plan.seed >= 2**64:

@@ -6,6 +6,7 @@ A chunk can therefore be made again to the same bits by anyone who knows its add
 from __future__ import annotations
 
 import hashlib
+import math
 from enum import IntEnum
 
 import jax
@@ -37,6 +38,13 @@ def key(root_key: jax.Array, stream: Stream, *address: int | jax.Array) -> jax.A
     for part in address:
         folded = jax.random.fold_in(folded, part)
     return folded
+
+
+def grid(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """One key for each place of ``shape``, by counting up from ``key``: threefry needs keys that differ, not that are random."""
+    words = jax.random.key_data(key)
+    count = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
+    return jax.random.wrap_key_data(jnp.stack([words[0] + count, jnp.broadcast_to(words[1], shape)], axis=-1), impl="threefry2x32")
 
 
 def host_seed(seed: int, stream: Stream, *address: int) -> int:

@@ -16,6 +16,7 @@ from shoal.types import Algorithm, Env, HostEnv, Key, Params, Tree
 ENDLESS = 100_000  # steps after which an evaluation episode without a limit of its own is cut
 
 _run = jax.jit(loops.run_evaluator, static_argnums=(5, 6))
+_draw = jax.jit(lambda algorithm, key, spec, size: algorithm.draw(spec, key, (size,)), static_argnums=(2, 3))
 
 
 def evaluate_compiled(algorithm: Algorithm, env: Env, params: Params, root: Key, episodes: int, greedy: bool) -> loops.Scores:
@@ -24,12 +25,11 @@ def evaluate_compiled(algorithm: Algorithm, env: Env, params: Params, root: Key,
     return jax.device_get(_run(algorithm, env, params, root, jnp.float32(greedy), episodes, limit))
 
 
-def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Callable[[], HostEnv], params: Params, seed: int,
+def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Callable[[], HostEnv], seed: int,
                   episodes: int, greedy: bool, size: int) -> loops.Scores:
     """Scores of ``episodes`` episodes of a host environment, ``size`` at a time."""
     envs = [make_fn() for _ in range(min(size, episodes))]
     spec = envs[0].spec
-    draw = jax.jit(lambda a, key: a.draw(spec, key, (size,)))
     root, role = rng.root(seed), lane.role(0.0, size, greedy)
     returns = np.zeros((episodes, *spec.agent_shape))
     lengths, success = np.zeros(episodes, np.int64), np.full(episodes, np.nan)
@@ -38,9 +38,9 @@ def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Cal
             wave = range(first, min(first + size, episodes))
 
             def noise(t: int, first: int = first) -> Tree:
-                return draw(algorithm, rng.key(root, rng.Stream.EVAL_ACT, first, t))
+                return _draw(algorithm, rng.key(root, rng.Stream.EVAL_ACT, first, t), spec, size)
 
-            _wave(algorithm, act_fn, params, spec, envs, wave, role, noise, seed, returns, lengths, success)
+            _wave(algorithm, act_fn, spec, envs, wave, role, noise, seed, returns, lengths, success)
     except EnvError:
         raise
     except Exception as error:
@@ -51,7 +51,7 @@ def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Cal
     return loops.Scores(returns, lengths, success)
 
 
-def _wave(algorithm: Algorithm, act_fn: Callable[..., Any], params: Params, spec: Any, envs: list[HostEnv], wave: range, role: Any,
+def _wave(algorithm: Algorithm, act_fn: Callable[..., Any], spec: Any, envs: list[HostEnv], wave: range, role: Any,
           noise_fn: Callable[[int], Tree], seed: int, returns: np.ndarray, lengths: np.ndarray, success: np.ndarray) -> None:
     """One episode on each environment; rows of those that are done are acted on and ignored."""
     size = role.greedy.shape[0]
@@ -65,7 +65,7 @@ def _wave(algorithm: Algorithm, act_fn: Callable[..., Any], params: Params, spec
         now = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, now)
         if t == 0 or not greedy:  # noise that is not used need not be drawn anew
             noise = noise_fn(t)
-        acted = act_fn(params, memory, now, role, noise)
+        acted = act_fn(memory, now, role, noise)
         memory, action = acted.memory, np.asarray(acted.action)
         for i, episode in enumerate(wave):
             if not present[i].any():

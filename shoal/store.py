@@ -196,8 +196,10 @@ def prune(folder: Path, keep: int) -> None:
             disk.remove(dead)
         for kind, count in (("step", keep), ("best", 1)):
             paths = found(folder, kind)
-            steps = dict.fromkeys(path.name.partition(".")[0] for path in paths)
-            kept = [next(path for path in paths if path.name.partition(".")[0] == step) for step in list(steps)[:count]]
+            one_per_step: dict[str, Path] = {}
+            for path in paths:
+                one_per_step.setdefault(path.name.partition(".")[0], path)
+            kept = list(one_per_step.values())[:count]
             doomed = [path for path in paths if path not in kept]
             if doomed and not any(map(intact, kept)):
                 rescued = next(filter(intact, doomed), None)

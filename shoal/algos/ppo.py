@@ -17,7 +17,7 @@ from shoal import nets, optim
 from shoal.buffers.rollout import Rollout
 from shoal.ops import blocks, dists, losses, moments, returns, schedules, shuffle
 from shoal.specs import Box, EnvSpec, num_features
-from shoal.types import Acted, Array, Batch, Key, Memory, Metrics, Params, Role, Tree, Updated, pytree
+from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Tree, Updated, pytree
 
 
 class Actor(eqx.Module):
@@ -179,28 +179,26 @@ class PPO:
         rows, return_moments = self._rows(state, batch)
         total = rows.weight.shape[0]
         size = total // self.num_minibatches
-        weights = _weights(state.actor, state.critic)
 
-        def ongoing(carry: Any) -> Array:
-            i, _, _, _, kl = carry
-            return (i < self.num_epochs * self.num_minibatches) & (kl <= self.target_kl)
+        orders = jax.vmap(lambda k: shuffle.affine(k, total))(jax.random.split(key, self.num_epochs))
 
-        def step(carry: Any) -> Any:
-            i, weights, optimiser, sums, _ = carry
-            epoch, part = i // self.num_minibatches, i % self.num_minibatches
-            order = shuffle.affine(jax.random.fold_in(key, epoch), total)
-            index = shuffle.take(order, part * size, size, total)
+        def step(carry: Any, i: Array) -> tuple[Any, None]:
+            weights, optimiser, sums, steps, going = carry
+            order = jax.tree.map(lambda x: x[i // self.num_minibatches], orders)
+            index = shuffle.take(order, i % self.num_minibatches * size, size, total)
             grads, metrics = self._gradient(weights, state.actor, jax.tree.map(lambda x: x[index], rows), clip, bonus)
-            weights, optimiser = optim.step(self.optimiser, weights, grads, optimiser, learning_rate=rate,
-                                            max_grad_norm=self.max_grad_norm, l2=self.l2, epsilon=self.epsilon)
-            return i + 1, weights, optimiser, jax.tree.map(jnp.add, sums, metrics), metrics["approximate_kl"]
+            moved = optim.step(self.optimiser, weights, grads, optimiser, learning_rate=rate,
+                               max_grad_norm=self.max_grad_norm, l2=self.l2, epsilon=self.epsilon)
+            # past the KL limit the rest is computed and dropped: a loop of known length needs no word from the device
+            weights, optimiser = jax.tree.map(lambda new, old: jnp.where(going, new, old), moved, (weights, optimiser))
+            sums, steps = sums + jnp.where(going, metrics, 0.0), steps + going
+            return (weights, optimiser, sums, steps, going & (metrics[_METRICS.index("approximate_kl")] <= self.target_kl)), None
 
-        zero = {name: jnp.zeros(()) for name in _METRICS}
-        start = (jnp.zeros((), jnp.int32), weights, state.optimiser, zero, jnp.zeros(()))
-        steps, weights, optimiser, sums, _ = jax.lax.while_loop(ongoing, step, start)
+        start = (_weights(state.actor, state.critic), state.optimiser, jnp.zeros(len(_METRICS)), jnp.zeros(()), jnp.ones((), bool))
+        (weights, optimiser, sums, steps, _), _ = jax.lax.scan(step, start, jnp.arange(self.num_epochs * self.num_minibatches))
 
-        metrics = jax.tree.map(lambda x: x / steps, sums)
-        metrics |= {"learning_rate": rate, "gradient_steps": steps.astype(jnp.float32),
+        metrics = {name: sums[i] / steps for i, name in enumerate(_METRICS)}
+        metrics |= {"learning_rate": rate, "gradient_steps": steps,
                     "explained_variance": returns.explained_variance(rows.value, rows.target, rows.weight)}
         net, log_std, critic = weights
         seen = state.actor.moments
@@ -233,29 +231,35 @@ class PPO:
             return_moments = moments.merge(state.returns, moments.of(flat(raw), flat(data.valid)))
             reward = data.reward / moments.root_mean_square(return_moments)
         advantage = returns.gae(reward, data.alive, data.last, value, next_value, self.discount, self.gae_lambda)
-        rows = Rows(x, mask, flat(data.action), log_prob, flat(value), flat(advantage), flat(advantage + value), flat(data.valid))
+        if self.normalise_advantage:  # centred here, so that a minibatch needs one pass over its own
+            centred = advantage - (data.valid * advantage).sum() / jnp.maximum(data.valid.sum(), 1.0)
+        else:
+            centred = advantage
+        rows = Rows(x, mask, flat(data.action), log_prob, flat(value), flat(centred), flat(advantage + value), flat(data.valid))
         return rows, return_moments
 
-    def _gradient(self, weights: Params, actor: Actor, rows: Rows, clip: Array, bonus: Array) -> tuple[Params, Metrics]:
+    def _gradient(self, weights: Params, actor: Actor, rows: Rows, clip: Array, bonus: Array) -> tuple[Params, Array]:
         """The gradient of the loss over one minibatch, and its metrics."""
-        total = jnp.maximum(rows.weight.sum(), 1.0)
         if self.normalise_advantage:
-            mean = (rows.weight * rows.advantage).sum() / total
-            variance = (rows.weight * (rows.advantage - mean) ** 2).sum() / total
-            rows = rows._replace(advantage=(rows.advantage - mean) / (jnp.sqrt(variance) + 1e-8))
+            total, first, second = (rows.weight * jnp.stack([jnp.ones_like(rows.weight), rows.advantage, rows.advantage**2])).sum(1)
+            total = jnp.maximum(total, 1.0)
+            mean = first / total
+            scale = jnp.sqrt(jnp.maximum(second / total - mean**2, 0.0)) + 1e-8
+            rows = rows._replace(advantage=(rows.advantage - mean) / scale)
+        else:
+            total = jnp.maximum(rows.weight.sum(), 1.0)
 
-        def loss(weights: Params, rows: Rows) -> tuple[Array, Metrics]:
+        def loss(weights: Params, rows: Rows) -> tuple[Array, Array]:
             net, log_std, critic = weights
             dist = Actor(net, log_std, actor.moments, actor.space, actor.squash).dist(rows.features, rows.mask)
             log_ratio = dist.log_prob(rows.action) - rows.log_prob
+            policy = losses.clipped_surrogate(log_ratio, rows.advantage, clip)
+            error = losses.clipped_value(critic(rows.features)[:, 0], rows.value, rows.target, self.value_clip)
+            entropy = dist.entropy()
             share = rows.weight / total
-            policy = (share * losses.clipped_surrogate(log_ratio, rows.advantage, clip)).sum()
-            value = (share * losses.clipped_value(critic(rows.features)[:, 0], rows.value, rows.target, self.value_clip)).sum()
-            entropy = (share * dist.entropy()).sum()
             moved = jnp.abs(jnp.expm1(log_ratio)) > clip
-            metrics = {"policy_loss": policy, "value_loss": value, "entropy": entropy,
-                       "approximate_kl": (share * losses.approximate_kl(log_ratio)).sum(), "clip_fraction": (share * moved).sum()}
-            return policy + self.value_coef * value - bonus * entropy, metrics
+            metrics = (jnp.stack([policy, error, entropy, losses.approximate_kl(log_ratio), moved.astype(jnp.float32)]) * share).sum(1)
+            return (share * (policy + self.value_coef * error - bonus * entropy)).sum(), jax.lax.stop_gradient(metrics)
 
         return blocks.sum_rows(lambda rows: jax.grad(loss, has_aux=True)(weights, rows), rows)
 

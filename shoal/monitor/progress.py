@@ -81,6 +81,13 @@ class Progress:
             view = self._view
             self._try(lambda: view.note(text))
 
+    def warn(self, text: str) -> None:
+        """A line that must be seen: also when quiet, and before the start."""
+        if self._view is not None:
+            self.note(text)
+        elif self._stream is not None:
+            self._try(lambda: _Lines(self._stream).note(text))
+
     def stop(self) -> None:
         """Show the last state and give the terminal back. May be called twice."""
         if self._view is not None and self._fresh:

@@ -27,7 +27,8 @@ class JsonlSink:
     Rows wait in memory until ``flush``; after one that failed (a full disk, say) they still wait, and the next tries again.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, mend: bool = False) -> None:
+        """``mend`` cuts off a row that a kill tore, for files that no checkpoint knows the length of; else it is refused."""
         self.path = Path(path)
         self._pending: list[bytes] = []
         try:
@@ -35,6 +36,9 @@ class JsonlSink:
         except OSError as error:
             raise StoreError(f"{self.path}: cannot be opened for appending: {error.strerror}") from error
         self._written = self._durable = os.fstat(self._file).st_size
+        while mend and self._written and os.pread(self._file, 1, self._written - 1) != b"\n":
+            self._written -= 1  # the next flush truncates to here
+        self._durable = min(self._durable, self._written)
         if self._written and os.pread(self._file, 1, self._written - 1) != b"\n":
             os.close(self._file)
             raise DamagedError(f"{self.path}: ends in the middle of a row; expected a line end at byte {self._written}")

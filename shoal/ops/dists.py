@@ -17,6 +17,17 @@ _MASKED = -1e9  # finite: an all-masked row stays a number
 _EDGE = 1.0 - 1e-6
 
 
+def _argmax(x: Array) -> Array:
+    """Of the last axis, int32, the first among equals; a short one is compared in line instead of reduced."""
+    if x.shape[-1] > 8:
+        return jnp.argmax(x, axis=-1).astype(jnp.int32)
+    best, where = x[..., 0], jnp.zeros(x.shape[:-1], jnp.int32)
+    for i in range(1, x.shape[-1]):
+        where = jnp.where(x[..., i] > best, i, where)
+        best = jnp.maximum(x[..., i], best)
+    return where
+
+
 class Categorical(NamedTuple):
     """Choices by unnormalised log-probability, [..., A]."""
 
@@ -33,10 +44,11 @@ class Categorical(NamedTuple):
 
     def sample(self, noise: Array, explore: Array) -> Array:
         """[...] int32; the Gumbel-max trick."""
-        return jnp.argmax(self.logits + jnp.expand_dims(explore, -1) * noise, axis=-1).astype(jnp.int32)
+        return _argmax(self.logits + jnp.expand_dims(explore, -1) * noise)
 
     def log_prob(self, action: Array) -> Array:
-        chosen = jnp.take_along_axis(self.logits, action[..., None].astype(jnp.int32), axis=-1)[..., 0]
+        # a comparison instead of a gather: its gradient is one too, where a gather's is a scatter
+        chosen = jnp.where(jnp.arange(self.logits.shape[-1]) == action[..., None], self.logits, 0.0).sum(axis=-1)
         return chosen - jax.nn.logsumexp(self.logits, axis=-1)
 
     def entropy(self) -> Array:

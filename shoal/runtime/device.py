@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from shoal.errors import ConfigError
 
@@ -27,9 +28,32 @@ def prepare(device: str, threads: int) -> None:
 
     # acting on a few observations takes half as long when the call is not handed to another thread
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    folder = cache_folder()
+    if folder is not None:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     _confirm(device)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept between runs: code, so in the user's own cache, closed to others, never in a run folder.
+
+    ``SHOAL_CACHE`` names another place, or ``off``.
+    """
+    wish = os.environ.get("SHOAL_CACHE", "")
+    if wish == "off":
+        return None
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(wish) if wish else base / "shoal" / "xla"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not os.access(folder, os.W_OK):
+            return None  # others could put code there
+    except (OSError, RuntimeError):
+        return None  # nothing is kept; nothing else changes
+    return folder
 
 
 def _confirm(device: str) -> None:
@@ -53,19 +77,32 @@ def describe() -> dict[str, str]:
     return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "device": jax.devices()[0].device_kind}
 
 
-class Compilations:
-    """Counts XLA compilations from its creation on; after warm-up there must be none."""
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_heard: list[float] = []  # seconds of every compilation in this process, once anyone counts them
 
-    _EVENT = "/jax/core/compile/backend_compile_duration"
+
+def _hear(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == _EVENT:
+        _heard.append(duration_secs)
+
+
+class Compilations:
+    """XLA compilations from its creation on; after warm-up there must be none."""
+
+    _listening = False
 
     def __init__(self) -> None:
         import jax
 
-        self.count = 0
-        self.seconds = 0.0
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        if not Compilations._listening:  # listeners cannot be taken back: one for all
+            jax.monitoring.register_event_duration_secs_listener(_hear)
+            Compilations._listening = True
+        self._first = len(_heard)
 
-    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
-        if event == self._EVENT:
-            self.count += 1
-            self.seconds += duration_secs
+    @property
+    def count(self) -> int:
+        return len(_heard) - self._first
+
+    @property
+    def seconds(self) -> float:
+        return sum(_heard[self._first:])

@@ -20,6 +20,9 @@ _CAPACITY = 1024  # iterations one call can report
 _MOST = 2**31 - 1
 
 
+_begin = jax.jit(loops.begin, static_argnums=(3, 4))
+
+
 class Fused:
     """Environment and learner compiled into one program; about a second's worth of iterations per call."""
 
@@ -38,9 +41,8 @@ class Fused:
         self._role = lane.role(ranks, num_envs)
 
     def init(self, seed: int) -> None:
-        self.root = rng.root(seed)
-        begin = jax.jit(loops.begin, static_argnums=(3, 4))
-        self._carry = begin(self.algorithm, self.env, self.root, self.num_lanes, self._lane_envs)
+        self.root, self._refused = rng.root(seed), 0
+        self._carry = _begin(self.algorithm, self.env, self.root, self.num_lanes, self._lane_envs)
 
     def run(self, limits: Limits) -> Report:
         bounds = self._bounds(limits)

@@ -59,6 +59,13 @@ class LearnerState(NamedTuple):
     tally: flow.Tally
 
 
+_init = jax.jit(lambda algorithm, spec, key: algorithm.init(spec, key), static_argnums=1)
+_policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
+_start = jax.jit(lane.start, static_argnums=4)
+_draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
+
+
+@partial(jax.jit, static_argnums=8, donate_argnums=1)
 def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: Tree, episodes: Episodes, behaviour: Params,
            root: Any, iteration: Any, spec: EnvSpec) -> Any:
     """One iteration's learning, compiled as a whole: state, next policy, metrics, count."""
@@ -72,9 +79,26 @@ def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: 
     return LearnerState(learner, tally), algorithm.policy(learner), metrics, count
 
 
+@jax.jit
 def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, root: Any, index: Any, seq: Any, role: Any) -> Any:
     draws = lane.draw(algorithm, env, root, index, seq, state.lengths.shape[0])
     return lane.rollout(algorithm, env, params, state, draws, role)
+
+
+_act = jax.jit(lambda structure, algorithm, leaves, *rest: algorithm.act(jax.tree.unflatten(structure, leaves), *rest), static_argnums=0)
+
+
+def acting(algorithm: Algorithm) -> Callable[[Params], Callable[..., Any]]:
+    """How host lanes act: for parameters, a call of ``(memory, obs, role, noise)``.
+
+    The parameters are taken apart once per version: equinox modules are flattened by Python, which would cost more than acting.
+    """
+
+    def bind(params: Params) -> Callable[..., Any]:
+        leaves, structure = jax.tree.flatten(params)
+        return partial(_act, structure, algorithm, tuple(leaves))
+
+    return bind
 
 
 class CompiledLane:
@@ -116,7 +140,7 @@ class Ported:
     # set-up
 
     def init(self, seed: int) -> None:
-        self.seed, self.root = seed, rng.root(seed)
+        self.seed, self.root, self._refused, self._iteration = seed, rng.root(seed), 0, 0
         if self.env is not None:
             self.spec = self.env.spec
         else:
@@ -124,35 +148,31 @@ class Ported:
             probe = self._make()
             self.spec = probe.spec
             probe.close()
-        learner = jax.jit(lambda a, key: a.init(self.spec, key))(self.algorithm, rng.key(self.root, rng.Stream.INIT))
+        learner = _init(self.algorithm, self.spec, rng.key(self.root, rng.Stream.INIT))
         self._state = LearnerState(learner, flow.init_tally())
-        self._params.publish(0, jax.jit(lambda a, s: a.policy(s))(self.algorithm, learner), self._deadline_s)
-        self._learn = partial(jax.jit(_learn, static_argnames="spec", donate_argnums=1), spec=self.spec)
-        self._act = partial(jax.jit(lambda a, *rest: a.act(*rest)), self.algorithm)
+        self._params.versions = {0: _policy(self.algorithm, learner)}
+        self._acting = acting(self.algorithm)
         roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
         self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
 
     def _compiled_lanes(self, roles: list[Any]) -> list[Any]:
-        start = jax.jit(lane.start, static_argnums=4)
-        collect_fn = jax.jit(_collect)
-
         def collect(params: Params, state: LaneState, index: Any, seq: Any, role: Any) -> Any:
-            return collect_fn(self.algorithm, self.env, params, state, self.root, index, seq, role)
+            return _collect(self.algorithm, self.env, params, state, self.root, index, seq, role)
 
-        states = [start(self.algorithm, self.env, self.root, np.int32(i), self._lane_envs) for i in range(self.num_lanes)]
+        states = [_start(self.algorithm, self.env, self.root, np.int32(i), self._lane_envs) for i in range(self.num_lanes)]
         return [CompiledLane(i, state, collect, roles[i]) for i, state in enumerate(states)]
 
     def _host_lanes(self, roles: list[Any]) -> list[Any]:
         assert self._make is not None
         self.replay_mode = replay.replay_mode(self._make, rng.host_seed(self.seed, rng.Stream.RESET, 0))
-        draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
 
         def noise(index: int, seq: int) -> Tree:
-            drawn = draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
+            drawn = _draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
             return jax.tree.map(np.asarray, drawn)
 
         return [HostLane(i, self._lane_envs, self._make, seed=self.seed, num_steps=self.algorithm.num_steps, mode=self.replay_mode,
-                         memory_fn=lambda size: self.algorithm.memory(self.spec, size), act_fn=self._act, noise_fn=noise, role=roles[i])
+                         memory_fn=lambda size: self.algorithm.memory(self.spec, size), acting_fn=self._acting,
+                         noise_fn=noise, role=roles[i])
                 for i in range(self.num_lanes)]
 
     # running
@@ -171,8 +191,8 @@ class Ported:
         """What ``run_learner`` calls: learn from one chunk of every lane."""
         data, episodes = _beside([c.data for c in chunks], 1), _beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
-        self._state, policy, metrics, count = self._learn(self.algorithm, self._state, data, _beside([c.memory for c in chunks], 0),
-                                                          episodes, behaviour, self.root, np.int32(iteration))
+        self._state, policy, metrics, count = _learn(self.algorithm, self._state, data, _beside([c.memory for c in chunks], 0), episodes,
+                                                     behaviour, self.root, np.int32(iteration), self.spec)
         values = {name: float(x) for name, x in jax.device_get(metrics).items()}
         self._refused = watch(self._refused, values, iteration)
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
@@ -195,7 +215,7 @@ class Ported:
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
         self._state = filled(self._state, tensors, "run")
         self._refused, self._iteration = int(tensors["refused"]), int(tensors["iteration"])
-        newest = jax.jit(lambda a, s: a.policy(s))(self.algorithm, self._state.learner)
+        newest = _policy(self.algorithm, self._state.learner)
         self._params.versions = {self._iteration: newest}
         for version in range(max(0, self._iteration - self._lag), self._iteration):
             self._params.versions[version] = filled(newest, tensors, f"version{version}")
@@ -210,7 +230,7 @@ class Ported:
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the learner, for acting."""
         self._state = self._state._replace(learner=filled(self._state.learner, tensors, "run.learner"))
-        self._params.versions = {self._iteration: jax.jit(lambda a, s: a.policy(s))(self.algorithm, self._state.learner)}
+        self._params.versions = {self._iteration: _policy(self.algorithm, self._state.learner)}
 
     def learner(self) -> dict[str, np.ndarray]:
         return named(self._state.learner, "learner")
@@ -222,7 +242,7 @@ class Ported:
         if self.env is not None:
             return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
         assert self._make is not None
-        return evaluate_host(self.algorithm, self._act, self._make, self.policy(), self.seed, episodes, greedy, self._lane_envs)
+        return evaluate_host(self.algorithm, self._acting(self.policy()), self._make, self.seed, episodes, greedy, self._lane_envs)
 
     def close(self) -> None:
         for x in self.lanes:

@@ -1,0 +1,88 @@
+"""shoal's PPO as a user has it: one run of the main loop in a run folder, with its metrics and checkpoints.
+
+The run pauses between samples, at calls of the engine; whatever the main loop does between calls is timed with them.
+``--path fused`` trains the compiled cartpole, ``--path ported`` Gymnasium's CartPole-v1.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workers import protocol
+
+_BUDGET = {"ported": 1_000_000, "fused": 10_000_000}  # rows of metrics are as far apart as in a run of so many steps
+
+
+class Gate:
+    """An engine that gives samples: before each call it looks whether one is complete, and if so waits for the next request."""
+
+    def __init__(self, engine: Any, seconds: float, begun: float):
+        self._engine, self._seconds, self._begun = engine, seconds, begun
+        self._requests: Iterator[str] | None = None
+        self.warm_s = 0.0
+        self._reset()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def _reset(self) -> None:
+        self._steps, self._run_s, self._since = 0, 0.0, time.perf_counter()
+
+    def run(self, limits: Any) -> Any:
+        spent = time.perf_counter() - self._since
+        if self.warm_s and spent >= self._seconds:
+            self._exchange(spent)
+        report = self._engine.run(limits)
+        self._steps += len(report.iterations) * self._engine.steps_per_iteration
+        self._run_s += report.run_s
+        if not self.warm_s:
+            self.warm_s = time.perf_counter() - self._begun
+            self._reset()
+        return report
+
+    def _exchange(self, spent: float) -> None:
+        """Answer the last request with what was done since, and wait; the first stretch only warms up."""
+        if self._requests is None:
+            about = {"versions": protocol.versions("jax", "equinox", "optax"), "warm_s": self.warm_s}
+            self._requests = protocol.requests(about)
+        else:
+            protocol.answer({"rate": self._steps / spent, "steps": self._steps, "seconds": spent,
+                             "engine_rate": self._steps / self._run_s})
+        next(self._requests)  # at the end of the input this ends the run
+        self._reset()
+
+
+def main() -> None:
+    given = protocol.settings()
+    from shoal.runtime import device
+
+    device.prepare("cpu", given.threads or 1)
+    import shoal
+
+    begun = time.perf_counter()
+
+    class Gated(shoal.Local):
+        def engine(self, *args: Any, **settings: Any) -> Any:
+            return Gate(super().engine(*args, **settings), given.seconds, begun)
+
+    # the horizon is longer than any measurement
+    agent = shoal.PPO(num_steps=given.num_steps, num_epochs=given.num_epochs, num_minibatches=given.num_minibatches,
+                      learning_rate=2.5e-4, learning_rate_schedule="linear", horizon=1e12, discount=0.99, gae_lambda=0.95,
+                      clip=0.2, entropy_coef=0.01, value_coef=0.5, max_grad_norm=0.5, hidden=(64, 64), activation="tanh")
+    env = "cartpole" if given.path == "fused" else "CartPole-v1"
+    log_every = max(given.num_envs * given.num_steps, _BUDGET[given.path] // 500)
+    with tempfile.TemporaryDirectory() as folder:
+        loop = shoal.MainLoop(env, agent, runtime=Gated(), path=given.path, num_envs=given.num_envs, threads=given.threads or 1,
+                              device="cpu", log_every=log_every, out=Path(folder) / "run")
+        try:
+            loop.run(steps=10**12)
+        except StopIteration:
+            loop.close()
+
+
+if __name__ == "__main__":
+    main()

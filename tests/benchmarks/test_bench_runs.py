@@ -1,0 +1,47 @@
+"""The benchmarks measure the real thing: verify's runs are those of the command line, and the GPU's part needs no extras."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from benchmarks import table, verify
+
+_SMALL = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "num_epochs": 1, "num_minibatches": 1, "eval_episodes": 4}
+
+
+def _run(*command):
+    done = subprocess.run([sys.executable, *command], cwd=table.ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_second_seed_in_a_compiled_program_equals_the_command_line(tmp_path):
+    first, second = verify.train("cartpole", "fused", 1024, [3, 4], **_SMALL)
+    flags = [f"--{name.replace('_', '-')}={value[0] if isinstance(value, tuple) else value}" for name, value in _SMALL.items()]
+    told = json.loads(_run("-m", "shoal", "train", "ppo", "cartpole", "--steps", "1024", "--seed", "4", "--path", "fused", *flags,
+                           "--out", str(tmp_path / "run"), "--json", "--quiet").splitlines()[-1])
+    assert (second["params_sha256"], second["eval_return"]) == (told["params_sha256"], told["eval_return"])
+    assert second["params_sha256"] != first["params_sha256"]
+    assert second["steps"] == told["steps"] == 1024
+
+
+_WITHOUT = """
+import json, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("gymnasium", "rich", "safetensors"):
+            raise ModuleNotFoundError(f"{name} is not there")
+
+sys.meta_path.insert(0, Absent())
+from benchmarks import gpu
+print(json.dumps(gpu.measure(16, 8, seconds=0.01, samples=2)))
+"""
+
+
+def test_the_gpu_part_runs_without_gymnasium_rich_or_safetensors():
+    found = json.loads(_run("-c", _WITHOUT).splitlines()[-1])
+    assert (found["num_envs"], found["num_steps"], len(found["samples"])) == (16, 8, 2)
+    assert found["steps_per_s"] > 0 and found["compile_s"] > 0

@@ -1,0 +1,58 @@
+"""The same bits for any number of XLA threads, and the setting does what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import hashlib, json, os, sys
+path, threads = sys.argv[1], int(sys.argv[2])
+from shoal.runtime.device import prepare
+prepare("cpu", threads)
+from shoal.algos.ppo import PPO
+from shoal.envs import make
+from shoal.runtime.fused import Fused
+from shoal.runtime.ported import Ported
+from shoal.types import Limits
+
+# 2,048 rows in minibatches of 1,024: four blocks each, wide enough that a plain gradient is split over threads
+agent = PPO(num_steps=32, num_epochs=2, num_minibatches=2, hidden=(64, 64), init_scheme="xavier",
+            normalise_obs=True, normalise_reward=True)
+env, sizes = make("cartpole"), {"num_envs": 64, "lane_envs": 64}
+engine = Fused(agent, env, **sizes) if path == "fused" else Ported(agent, env, None, **sizes)
+engine.init(5)
+start = engine.learner()
+for _ in range(3):
+    engine.run(Limits(1, 2**30, float("inf")))
+end = engine.learner()
+digest = hashlib.sha256()
+for name in sorted(end):
+    digest.update(name.encode() + end[name].tobytes())
+moved = sum(bool((start[name] != end[name]).any()) for name in end)
+tasks = "/proc/self/task"
+alive = len(os.listdir(tasks)) if os.path.isdir(tasks) else 0
+print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end), "threads": alive}))
+"""
+
+
+def run(path, threads):
+    env = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, path, str(threads)], capture_output=True, text=True, env=env,
+                          timeout=1200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("path", "counts"), [("fused", (1, 2, 4)), ("ported", (1, 4))])
+def test_same_bits_for_any_number_of_threads(path, counts):
+    results = [run(path, count) for count in counts]
+    assert all(r["moved"] > r["leaves"] // 2 for r in results)
+    assert len({r["hash"] for r in results}) == 1
+    if results[0]["threads"]:  # where threads can be counted, more were really there
+        seen = [r["threads"] for r in results]
+        assert seen == sorted(seen) and len(set(seen)) == len(seen)
