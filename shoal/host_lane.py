@@ -60,9 +60,13 @@ class HostLane:
 
     def _reset(self, i: int) -> Tree:
         if self._mode == "fresh" and self._episode[i]:
-            self.envs[i].close()
-            self.envs[i] = self._make()
+            self._renew(i)
         return self.envs[i].reset(self._episode_seed(i))
+
+    def _renew(self, i: int) -> None:
+        """A new copy, for an environment whose copies carry something over a reset."""
+        self.envs[i].close()
+        self.envs[i] = self._make()
 
     def _episode_seed(self, i: int) -> int:
         return rng.host_seed(self._seed, rng.Stream.ENV, self.lane, i, self._episode[i])
@@ -153,7 +157,7 @@ class HostLane:
         """The next episode of environment ``i``; its policy memory starts afresh too."""
         self._episode[i] += 1
         self._log[i], self._present[i] = [], True
-        if self._memory != ():
+        if not (isinstance(self._memory, tuple) and self._memory == ()):
             self._memory = _map2(lambda now, new: _with_row(now, i, new[i]), self._memory, self._fresh_memory)
         return self._reset(i)
 
@@ -175,7 +179,10 @@ class HostLane:
         self._returns, self._present, self._memory = list(record.returns), record.present.copy(), record.memory
         self._lengths = [int(x) for x in record.lengths]
         self._log = [[actions] if len(actions) else [] for actions in record.actions]
-        for i, env in enumerate(self.envs):
+        for i in range(self.size):
+            if self._mode == "fresh":
+                self._renew(i)
+            env = self.envs[i]
             if self._mode == "state":
                 env.reset(self._episode_seed(i))
                 env.set_state(record.state[i])  # type: ignore[attr-defined]

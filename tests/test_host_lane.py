@@ -138,7 +138,6 @@ class Counting(Noisy):
         return obs
 
 
-@pytest.mark.xfail(strict=True, reason="restore replays on the copy that __init__ has already reset, not on a fresh one")
 def test_a_world_that_only_a_fresh_copy_repeats_is_brought_back_on_one(cartpole):
     params, calls = cartpole
     record = lane_of(calls, Counting, mode="fresh").make(params, 0, 0).after
@@ -234,12 +233,9 @@ def test_agents_on_the_host_equal_agents_compiled():
     assert chunk.after.present.tolist() == [[False, True]] * 2 and chunk.after.returns.tolist() == [[3, 36]] * 2
 
 
-_BARE = pytest.mark.xfail(strict=True, raises=EnvError, reason="_restart compares a bare array with ()")
-
-
 @pytest.mark.parametrize("fresh", [lambda size: {"steps": np.zeros(size, np.int32)},
                                    lambda size: (np.zeros((size, 1), np.int32),),
-                                   pytest.param(lambda size: np.zeros(size, np.int32), marks=_BARE)],
+                                   lambda size: np.zeros(size, np.int32)],
                          ids=["dict", "tuple", "array"])
 def test_memory_starts_afresh_with_every_episode(fresh):
     """A policy that counts its own steps sees 0 at the start of each episode, and its memory comes back with the lane."""

@@ -23,8 +23,8 @@ def multipliers(num: int) -> np.ndarray:
     """Up to 256 numbers coprime to ``num``, spread over its whole range, small enough not to overflow 32 bits."""
     top = max(1, min(num - 1, (2**32 - 1) // max(num, 1)))
     grid = np.unique(np.linspace(1, top, min(4 * _CHOICES, top)).astype(np.int64))
-    # long strides mix best; 1 (no mixing) only where there is nothing else
-    coprime = [int(a) for a in grid if math.gcd(int(a), num) == 1 and (a > top // 16 or top < 16)]
+    # strides far from 0 and from num mix best: 1 keeps the order and num - 1 reverses it
+    coprime = [int(a) for a in grid if math.gcd(int(a), num) == 1 and (top // 16 < a < num - num // 16 or num < 32)]
     chosen = coprime[:: max(1, len(coprime) // _CHOICES)][:_CHOICES] or [1]
     return np.asarray(chosen, np.uint32)
 

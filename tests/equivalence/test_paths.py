@@ -105,8 +105,7 @@ def test_a_cut_run_continues_to_the_same_bits(path, lag):
     assert [i.metrics for i in again] == [i.metrics for i in rest] and [i.ended for i in again] == [i.ended for i in rest]
 
 
-@pytest.mark.parametrize("path", ["fused", pytest.param("ported", marks=pytest.mark.xfail(
-    strict=True, reason="Ported.init keeps the iteration number of the run before"))])
+@pytest.mark.parametrize("path", ["fused", "ported"])
 def test_init_starts_anew(path):
     engine = engine_of(path)
     first = advance(engine, 1)[0]

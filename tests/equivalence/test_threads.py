@@ -35,13 +35,14 @@ for name in sorted(end):
     digest.update(name.encode() + end[name].tobytes())
 moved = sum(bool((start[name] != end[name]).any()) for name in end)
 tasks = "/proc/self/task"
-alive = len(os.listdir(tasks)) if os.path.isdir(tasks) else 0
-print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end), "threads": alive}))
+names = [open(f"{tasks}/{task}/comm").read() for task in os.listdir(tasks)] if os.path.isdir(tasks) else []
+print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end), "pool": sum("XLAEigen" in name for name in names)}))
 """
 
 
 def run(path, threads):
     env = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
+    env["SHOAL_CACHE"] = "off"  # every number of threads compiles for itself
     done = subprocess.run([sys.executable, "-c", SCRIPT, path, str(threads)], capture_output=True, text=True, env=env,
                           timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -53,6 +54,5 @@ def test_same_bits_for_any_number_of_threads(path, counts):
     results = [run(path, count) for count in counts]
     assert all(r["moved"] > r["leaves"] // 2 for r in results)
     assert len({r["hash"] for r in results}) == 1
-    if results[0]["threads"]:  # where threads can be counted, more were really there
-        seen = [r["threads"] for r in results]
-        assert seen == sorted(seen) and len(set(seen)) == len(seen)
+    if sys.platform == "linux":  # where threads have names, count those of XLA's pool: the setting must have been heard
+        assert [r["pool"] for r in results] == list(counts)
