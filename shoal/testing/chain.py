@@ -123,11 +123,7 @@ def _start(args: list[str], folder: Path, fault: str | None, *, cache: Path | No
     fresh = not (folder / store.CONFIG).exists()
     command = ["train", *args, "--out", str(folder), "--json"] if fresh else ["resume", str(folder), "--json"]
     environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
-    if cache is None:
-        environment["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    else:
-        environment |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    environment |= {"SHOAL_CACHE": str(cache or "off"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     if fault:
         environment[faults.VARIABLE] = fault
     log = folder.with_name(f"{folder.name}.log")

@@ -36,7 +36,8 @@ for name in sorted(end):
 moved = sum(bool((start[name] != end[name]).any()) for name in end)
 tasks = "/proc/self/task"
 names = [open(f"{tasks}/{task}/comm").read() for task in os.listdir(tasks)] if os.path.isdir(tasks) else []
-print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end), "pool": sum("XLAEigen" in name for name in names)}))
+pool = sum("XLAEigen" in name for name in names)
+print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end), "pool": pool}))
 """
 
 
