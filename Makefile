@@ -26,7 +26,7 @@ train: $(READY)
 	$(BIN)/shoal train ppo cartpole --seed 1
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

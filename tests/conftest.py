@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "SHOAL_CACHE" not in os.environ:
-        os.environ["SHOAL_CACHE"] = str(Path(config.cache.mkdir("xla")).resolve())  # type: ignore[union-attr]
-        Path(os.environ["SHOAL_CACHE"]).chmod(0o700)
+        folder = config.rootpath / ".pytest_cache" / "xla"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["SHOAL_CACHE"] = str(folder)  # workers of xdist and processes that tests start inherit it
     from shoal.runtime import device
 
     device.prepare("cpu", 1)
