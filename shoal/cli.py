@@ -6,17 +6,16 @@ import importlib.metadata
 import json
 import math
 import os
-import re
 import shlex
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shoal import config, flags, registry
+from shoal import config, flags, registry, signals
 from shoal import fields as settings
 from shoal.errors import ConfigError, MissingError, ShoalError, nearest
+from shoal.plan import free_folder
 
 _HELP = """usage: shoal COMMAND [arguments]
 
@@ -42,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
             from shoal.testing import faults
 
             faults.arm_from_env()
-        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        with signals.start_up():
+            code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return code
     except ShoalError as error:
@@ -106,7 +106,7 @@ def _train(argv: list[str]) -> int:
     if "env" not in values and not (file and "env" in config.read(file)):
         raise ConfigError(f"train {algo}: on which environment? e.g. `shoal train {algo} cartpole`; see `shoal list envs`")
     plan, note = config.resolve(values, file)
-    out = _run_folder(given["out"]) if "out" in given else _new_folder(plan.algo, plan.env, plan.seed)
+    out = _run_folder(given["out"]) if "out" in given else _run_folder(str(free_folder(plan)))
     if not given.get("quiet", False):
         _say(note)
         sys.stdout.flush()
@@ -186,17 +186,6 @@ def _run_folder(out: str) -> str:
     if not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"out = {out!r}: {str(parent)!r} cannot be written to; choose another --out")
     return out
-
-
-def _new_folder(algo: str, env: str, seed: int) -> str:
-    """A folder under ``runs/`` that does not exist yet; it is made by the run itself."""
-    safe = re.sub(r"[^\w.-]+", "-", f"{algo}-{env}-{seed}")
-    base = os.path.join("runs", f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}")
-    out, number = base, 1
-    while os.path.lexists(out):
-        number += 1
-        out = f"{base}-{number}"
-    return _run_folder(out)
 
 
 def _names_in(path: Path) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink
 from shoal.monitor.window import Window
-from shoal.plan import Plan, cadence, check, log_interval
+from shoal.plan import Plan, cadence, check, free_folder, log_interval
 from shoal.runtime.device import Compilations, describe
 from shoal.signals import Signals
 from shoal.types import Algorithm, Env, HostEnv, Iteration, Limits
@@ -110,7 +109,7 @@ class MainLoop:
         first = self._engine is None
         if first:
             self._prepare()
-        self._out = self._out or free_folder(self.plan.algo, self.plan.env, self.plan.seed)
+        self._out = self._out or free_folder(self.plan)
         if first and not self._resuming:
             store.create_run(self.folder, config_of(self.plan))
         with ExitStack() as stack:
@@ -361,13 +360,6 @@ def _memory_errors(plan: Plan) -> Iterator[None]:
             raise
         raise ShoalError(f"out of memory with num_envs = {plan.num_envs}; try fewer environments, shorter chunks (num_steps) or "
                          "smaller networks") from error
-
-
-def free_folder(algo: str, env: str, seed: int) -> Path:
-    """Where a run goes that was not told where: a name of its own under runs/."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{algo}-{env}-{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-    taken = (Path("runs") / (name + (f"-{n}" if n > 1 else "")) for n in range(1, 1000))
-    return next(path for path in taken if not path.exists())
 
 
 def config_of(plan: Plan) -> dict[str, Any]:

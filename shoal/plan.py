@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import re
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from shoal.errors import ConfigError
@@ -125,3 +129,14 @@ def check(plan: Plan) -> None:
 def log_interval(plan: Plan, steps_per_iteration: int) -> int:
     """Steps between rows of metrics; from the budget where the plan leaves it open: about 500 rows."""
     return plan.log_every or max(steps_per_iteration, plan.steps // 500)
+
+
+def free_folder(plan: Plan) -> Path:
+    """Where a run goes that was not told where: a folder under ``runs/`` that does not exist yet; the run itself makes it."""
+    safe = re.sub(r"[^\w.-]+", "-", f"{plan.algo}-{plan.env}-{plan.seed}")
+    base = Path("runs") / f"{safe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = base, 1
+    while os.path.lexists(path):
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path

@@ -5,9 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
+
+
+_interrupted = False
+
+
+@contextmanager
+def start_up() -> Iterator[None]:
+    """Remember an interrupt that comes before the main loop listens: an import may swallow the exception it raises."""
+    global _interrupted
+    _interrupted = False
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = signal.signal(signal.SIGINT, _remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, old)
+
+
+def _remember(number: int, frame: object) -> None:
+    global _interrupted
+    _interrupted = True
+    raise KeyboardInterrupt
 
 
 class Signals:
@@ -28,6 +54,8 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may handle signals; the caller keeps its own
+        if _interrupted:
+            raise KeyboardInterrupt
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._old = {number: signal.signal(number, self._heard) for number in _HANDLED}

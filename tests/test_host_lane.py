@@ -29,7 +29,7 @@ def cartpole():
     spec = make("CartPole-v1").spec
     params = AGENT.policy(AGENT.init(spec, jax.random.key(0)))
     draw = jax.jit(lambda index, seq: lane.draw_noise(AGENT, spec, rng.root(SEED), index, seq, SIZE))
-    calls = {"acting_fn": acting(AGENT), "noise_fn": lambda index, seq: np.asarray(draw(index, seq)),
+    calls = {"acting_fn": acting(AGENT, spec, SIZE), "noise_fn": lambda index, seq: np.asarray(draw(index, seq)),
              "role": lane.role(0.0, SIZE)}
     return params, calls
 
@@ -222,7 +222,7 @@ def test_agents_on_the_host_equal_agents_compiled():
     start = lane.start(agent, env, rng.root(SEED), 0, size)
     _, data, episodes = jax.jit(lane.rollout)(agent, env, params, start, draws, lane.role(0.0, size))
     host = HostLane(0, size, HostLeaving, seed=SEED, num_steps=11, mode="reset", memory_fn=lambda n: (),
-                    acting_fn=acting(agent), noise_fn=lambda *_: np.asarray(draws.noise),
+                    acting_fn=acting(agent, env.spec, size), noise_fn=lambda *_: np.asarray(draws.noise),
                     role=lane.role(0.0, size))
     chunk = host.make(params, 0, 0)
     assert_equal_trees(chunk.data, data)

@@ -18,7 +18,7 @@ from shoal.host_lane import HostLane, HostRecord
 from shoal.loops import Scores
 from shoal.runtime.cut import ends, filled, named, on_device, watch
 from shoal.scoring import evaluate_compiled, evaluate_host
-from shoal.specs import EnvSpec
+from shoal.specs import EnvSpec, zeros
 from shoal.types import Algorithm, Batch, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
 
@@ -85,18 +85,32 @@ def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, r
     return lane.rollout(algorithm, env, params, state, draws, role)
 
 
-_act = jax.jit(lambda structure, algorithm, leaves, *rest: algorithm.act(jax.tree.unflatten(structure, leaves), *rest), static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _act(shape: Any, structure: Any, used: tuple[bool, ...], numbers: tuple[Any, ...], leaves: tuple[Any, ...], *rest: Any) -> Any:
+    """``act`` of an algorithm and parameters that come as leaves; the numbers that are not used are left out."""
+    given = iter(numbers)
+    algorithm = jax.tree.unflatten(shape, [next(given) if needed else 0.0 for needed in used])
+    return algorithm.act(jax.tree.unflatten(structure, leaves), *rest)
 
 
-def acting(algorithm: Algorithm) -> Callable[[Params], Callable[..., Any]]:
-    """How host lanes act: for parameters, a call of ``(memory, obs, role, noise)``.
+def acting(algorithm: Algorithm, spec: EnvSpec, size: int) -> Callable[[Params], Callable[..., Any]]:
+    """How host lanes of ``size`` act: for parameters, a call of ``(memory, obs, role, noise)``.
 
-    The parameters are taken apart once per version: equinox modules are flattened by Python, which would cost more than acting.
+    Each argument of a compiled call costs about a microsecond, every step. So parameters are taken apart once per version (equinox
+    modules are flattened by Python), and of the algorithm's numbers only those go along that its ``act`` reads.
     """
+    numbers, shape = jax.tree.flatten(algorithm)
+    key = rng.root(0)
+    like = jax.eval_shape(lambda a, k: (a.policy(a.init(spec, k)), a.draw(spec, k, (size,))), algorithm, key)
+    example = algorithm.memory(spec, size), zeros(spec.obs, (size, *spec.agent_shape)), lane.role(0.0, size), like[1]
+    traced = jax.make_jaxpr(lambda numbers, *rest: jax.tree.unflatten(shape, numbers).act(*rest))(numbers, like[0], *example).jaxpr
+    read = {id(v) for equation in traced.eqns for v in equation.invars} | {id(v) for v in traced.outvars}
+    used = tuple(id(v) in read for v in traced.invars[:len(numbers)])
+    needed = tuple(x for x, wanted in zip(numbers, used, strict=True) if wanted)
 
     def bind(params: Params) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten(params)
-        return partial(_act, structure, algorithm, tuple(leaves))
+        return partial(_act, shape, structure, used, needed, tuple(leaves))
 
     return bind
 
@@ -151,7 +165,7 @@ class Ported:
         learner = _init(self.algorithm, self.spec, rng.key(self.root, rng.Stream.INIT))
         self._state = LearnerState(learner, flow.init_tally())
         self._params.versions = {0: _policy(self.algorithm, learner)}
-        self._acting = acting(self.algorithm)
+        self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
         self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
 

@@ -143,7 +143,7 @@ def test_names_may_come_from_the_file(api, tmp_path):
 
 
 def test_default_folder_is_new(api, tmp_path, monkeypatch):
-    monkeypatch.setattr(cli.time, "strftime", lambda form: "20250101-000000")
+    monkeypatch.setattr("shoal.plan.time.strftime", lambda form: "20250101-000000")
     name = "runs/ppo-cartpole-7-20250101-000000"
     for taken, expected in ((None, name), (name, f"{name}-2"), (f"{name}-2", f"{name}-3")):
         if taken:

@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Callable[..., Done]:
         count += 1
         given = {"num_envs": 4, "seed": 3, "eval_episodes": 4, "checkpoint_every": "0", "log_every": PER_ITERATION,
                  "out": tmp_path / f"run{count}"} | settings
-        loop = MainLoop(env, who or agent(), **given)
+        loop = MainLoop(env, who or agent(), resume=(Path(given["out"]) / "config.toml").exists(), **given)
         result = loop.run()
         return Done(loop, result, Path(result["run_dir"]))
 

@@ -31,7 +31,7 @@ def test_what_the_files_hold(run, env, path):
     assert all(a["wall_s"] <= b["wall_s"] for a, b in zip(timing, timing[1:], strict=False))
     # warm after the first evaluation (at 256) and the first checkpoint (at 320)
     warm = [row["compilations"] for row in timing if row["step"] > 384]
-    assert len(warm) > 3 and set(warm) == {warm[0]} and warm[0] > 0
+    assert len(warm) > 3 and set(warm) == {warm[0]}
 
     with open(done.folder / "metrics.csv", newline="") as file:
         table = list(csv.DictReader(file))
