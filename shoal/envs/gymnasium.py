@@ -80,9 +80,12 @@ class GymEnv:
         return obs - self._shift if self._shift else obs
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        obs, reward, terminated, truncated, _ = self._step(action)
+        answer = self._step(action)
         self._count += 1
-        return obs, reward, terminated, truncated or self._count >= self._limit, {}
+        if self._count < self._limit:
+            return answer
+        obs, reward, terminated, _, info = answer
+        return obs, reward, terminated, True, info
 
     def close(self) -> None:
         self._env.close()

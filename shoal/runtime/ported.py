@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -85,12 +85,19 @@ def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, r
     return lane.rollout(algorithm, env, params, state, draws, role)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _act(shape: Any, structure: Any, used: tuple[bool, ...], numbers: tuple[Any, ...], leaves: tuple[Any, ...], *rest: Any) -> Any:
-    """``act`` of an algorithm and parameters that come as leaves; the numbers that are not used are left out."""
-    given = iter(numbers)
-    algorithm = jax.tree.unflatten(shape, [next(given) if needed else 0.0 for needed in used])
-    return algorithm.act(jax.tree.unflatten(structure, leaves), *rest)
+@lru_cache(maxsize=64)
+def _act_fn(shape: Any, structure: Any, used: tuple[bool, ...]) -> Callable[..., Any]:
+    """``act`` for an algorithm and parameters that come as leaves, without the numbers that are not used.
+
+    Structures are looked up here once per version: as static arguments they would be compared at every step.
+    """
+
+    def act(numbers: tuple[Any, ...], leaves: tuple[Any, ...], *rest: Any) -> Any:
+        given = iter(numbers)
+        algorithm = jax.tree.unflatten(shape, [next(given) if needed else 0.0 for needed in used])
+        return algorithm.act(jax.tree.unflatten(structure, leaves), *rest)
+
+    return jax.jit(act)
 
 
 def acting(algorithm: Algorithm, spec: EnvSpec, size: int) -> Callable[[Params], Callable[..., Any]]:
@@ -110,7 +117,7 @@ def acting(algorithm: Algorithm, spec: EnvSpec, size: int) -> Callable[[Params],
 
     def bind(params: Params) -> Callable[..., Any]:
         leaves, structure = jax.tree.flatten(params)
-        return partial(_act, shape, structure, used, needed, tuple(leaves))
+        return partial(_act_fn(shape, structure, used), needed, tuple(leaves))
 
     return bind
 
