@@ -218,7 +218,8 @@ class PPO:
         x, mask = flat(state.actor.features(data.obs)), nets.mask_of(data.obs)
         mask = mask if mask is None else flat(mask)
         value = blocks.map_rows(lambda x: state.critic(x)[:, 0], x)
-        next_value = blocks.map_rows(lambda x: state.critic(x)[:, 0], flat(state.actor.features(data.next_obs)))
+        following = flat(state.actor.features(data.next_obs))
+        next_value = blocks.map_successors(lambda x: state.critic(x)[:, 0], following, value, data.last.reshape(shape[0], -1))
         # the behaviour's own normaliser, in case it is older than the learner's
         acted = flat(batch.behaviour.features(data.obs)), mask, flat(data.action)
         log_prob = blocks.map_rows(lambda r: batch.behaviour.dist(r[0], r[1]).log_prob(r[2]), acted)

@@ -56,3 +56,28 @@ def sum_rows(fn: Callable[[Tree], Tree], rows: Tree) -> Any:
         return jax.lax.scan(lambda total, block: (jax.tree.map(jnp.add, total, fn(block)), None), zero, blocks)[0]
 
     return jax.lax.platform_dependent(rows, cpu=blocked, default=fn)
+
+
+def map_successors(fn: Callable[[Array], Array], following: Array, now: Array, broken: Array) -> Array:
+    """``fn`` over the rows ``following`` [T·B, F] that come after those it was mapped over already, with values ``now`` [T·B].
+
+    Most successors are themselves rows, B further on, and their values known; ``fn`` is only needed at the last step and where
+    ``broken`` [T, B] says that the next row is another episode's. Other devices than the CPU do not mind doing all.
+    """
+    total, step = now.shape[0], now.shape[0] // broken.shape[0]
+    room = -(-(step + total // 16) // BLOCK_ROWS) * BLOCK_ROWS
+    if room > total // 2:
+        return map_rows(fn, following)
+
+    def sparse(following: Array, now: Array, broken: Array) -> Array:
+        needed = broken.at[-1].set(True).reshape(-1)
+        index = jnp.nonzero(needed, size=room, fill_value=total)[0]
+        shifted = jnp.concatenate([now[step:], now[:step]])
+
+        def few(_: None) -> Array:
+            values = map_rows(fn, following.at[index].get(mode="fill", fill_value=0.0))
+            return shifted.at[index].set(values, mode="drop")
+
+        return jax.lax.cond(needed.sum() <= room, few, lambda _: map_rows(fn, following), None)
+
+    return jax.lax.platform_dependent(following, now, broken, cpu=sparse, default=lambda following, *_: map_rows(fn, following))

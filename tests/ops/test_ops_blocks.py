@@ -55,3 +55,16 @@ def test_no_product_is_wider_than_a_block(num):
     if jax.default_backend() == "cpu":
         assert f"tensor<{num}x5xf32>, tensor<5x3xf32>" not in compiled
         assert min(seen) <= blocks.BLOCK_ROWS
+
+
+@pytest.mark.parametrize("breaks", [0.0, 0.02, 0.9], ids=["none", "few", "more than fit"])
+def test_successors_equal_evaluating_every_row(breaks):
+    steps, size = 64, 40
+    key = jax.random.key(3)
+    rows = jax.random.normal(key, (steps + 1, size, 3))
+    broken = jax.random.uniform(jax.random.fold_in(key, 1), (steps, size)) < breaks
+    # where a trace breaks, the successor is not the next row
+    following = jnp.where(broken[..., None], rows[1:] + 5.0, rows[1:]).reshape(-1, 3)
+    now = blocks.map_rows(lambda x: jnp.sin(x).sum(-1), rows[:-1].reshape(-1, 3))
+    found = jax.jit(lambda *args: blocks.map_successors(lambda x: jnp.sin(x).sum(-1), *args))(following, now, broken)
+    np.testing.assert_array_equal(found, jnp.sin(following).sum(-1))
