@@ -80,12 +80,9 @@ class GymEnv:
         return obs - self._shift if self._shift else obs
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        answer = self._step(action)
+        obs, reward, terminated, truncated, _ = self._step(action)
         self._count += 1
-        if self._count < self._limit:
-            return answer
-        obs, reward, terminated, _, info = answer
-        return obs, reward, terminated, True, info
+        return obs, reward, terminated, truncated or self._count >= self._limit, {}
 
     def close(self) -> None:
         self._env.close()
