@@ -159,6 +159,7 @@ def test_float64_actions_stay_inside_their_bounds():
     env.reset(0)
     for edge in (-1.0, 1.0):
         env.step(np.full(2, edge, np.float32))  # the environment asserts that it is allowed
+        assert action.contains(np.asarray(env.env._env.unwrapped.given[-1]))
 
 
 def test_half_bounded_actions_are_clipped():
