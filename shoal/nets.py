@@ -42,6 +42,9 @@ def mask_of(obs: Tree) -> Array | None:
     return obs.get(MASK) if isinstance(obs, dict) else None
 
 
+_FEW = 4  # outputs
+
+
 @jax.custom_vjp
 def _product(x: Array, weight: Array) -> Array:
     """``x @ weight`` for rows [..., in]."""
@@ -53,6 +56,8 @@ def _product_back(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]
     rows, slopes = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
 
     def turned(rows: Array, slopes: Array) -> Array:
+        if slopes.shape[-1] <= _FEW:  # a sum over rows beats a product this narrow
+            return jnp.stack([(rows * slopes[:, i : i + 1]).sum(0) for i in range(slopes.shape[-1])], axis=1)
         # XLA's CPU folds a transpose into a product that its fast kernels do not take; the barrier keeps it apart
         return jax.lax.optimization_barrier(rows.T) @ slopes
 
