@@ -1,6 +1,6 @@
 """Scores: every preset trained over several seeds, compiled and through Gymnasium, against thresholds and published scores.
 
-``python -m benchmarks.verify [cartpole|acrobot|pendulum …] [--seeds 5] [--path fused|ported|both]`` fills ``docs/scores.md``.
+``python -m benchmarks.verify [TASK …] [--seeds 5] [--path fused|ported|both]`` fills ``docs/scores.md``; the tasks are ``TASKS``.
 A score is the mean return of 100 greedy episodes of the final policy, in the environment's own reward; no checkpoint is chosen.
 """
 
@@ -29,22 +29,38 @@ Written by `make verify`. A score is the mean return of 100 greedy evaluation ep
 their own, in the environment's own reward; no checkpoint is chosen. Each row is one preset over several training seeds: their
 mean, Student's 95 % interval, and every seed's score; presets were tuned on other seeds.
 *Fused* trains the compiled environment, *ported* the Gymnasium one of the
-same name. A commit with a plus had changes of its own on top.
+same name, or the compiled one again where Gymnasium has none. A commit with a plus had changes of its own on top.
 """
 
 
 class Task(NamedTuple):
-    compiled: str
+    compiled: str  # "" where there is none
     host: str
     steps: int
     threshold: float
     anchor: str
+    algo: str = "ppo"
+    options: tuple[tuple[str, Any], ...] = ()  # of the environment
+
+    def envs(self) -> dict[str, str]:
+        """The environment of each path."""
+        return {"fused": self.compiled, "ported": self.host} if self.compiled else {"ported": self.host}
+
+    def label(self, path: str) -> str:
+        """The environment as a row names it."""
+        options = ", ".join(f"{name}={value}" for name, value in self.options)
+        return f"{self.envs()[path]} ({options})" if options else self.envs()[path]
 
 
 TASKS = {
     "cartpole": Task("cartpole", "CartPole-v1", 100_000, 475.0, "SB3 500 at 100k"),
     "acrobot": Task("acrobot", "Acrobot-v1", 500_000, -90.0, "SB3 −73.5 at 1M"),
     "pendulum": Task("pendulum", "Pendulum-v1", 200_000, -250.0, "SB3 −172 at 100k"),
+    "a2c": Task("cartpole", "CartPole-v1", 500_000, 475.0, "SB3 500 at 500k", "a2c"),
+    "reinforce": Task("cartpole", "CartPole-v1", 500_000, 450.0, "–", "reinforce"),
+    "mountain_car_continuous": Task("mountain_car_continuous", "MountainCarContinuous-v0", 100_000, 90.0, "SB3 SAC 94.7 at 50k"),
+    "memory": Task("cartpole", "cartpole", 500_000, 450.0, "–", "recurrent_ppo", (("velocities", False),)),
+    "lunar_lander": Task("", "LunarLander-v3", 1_000_000, 200.0, "SB3 242 at 1M"),
 }
 
 
@@ -104,12 +120,12 @@ def _number(text: str) -> float:
     return math.inf if text == "unknown" else float(text.replace("−", "-"))
 
 
-def agreement(rows: list[dict[str, str]], algo: str = "ppo") -> list[dict[str, str]]:
+def agreement(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     """Whether the two paths of each task agree, from the rows of the page."""
-    found = {(r["env"], r["path"]): r["95 % interval"] for r in rows if r["algorithm"] == algo}
+    found = {(r["algorithm"], r["env"], r["path"]): r["95 % interval"] for r in rows}
     out = []
     for name, task in TASKS.items():
-        texts = found.get((task.compiled, "fused")), found.get((task.host, "ported"))
+        texts = tuple(found.get((task.algo, task.label(path), path)) if path in task.envs() else None for path in ("fused", "ported"))
         if None in texts:
             continue
         bounds = [[_number(part) for part in str(text).split(" … ")] for text in texts]
@@ -124,18 +140,18 @@ def verify(names: list[str], paths: list[str], seeds: list[int], page: Path) -> 
     good = True
     for name in names:
         task = TASKS[name]
-        for path in paths:
-            env = task.compiled if path == "fused" else task.host
+        for path in (path for path in paths if path in task.envs()):
+            env, label = task.envs()[path], task.label(path)
             results: list[dict[str, Any]] = []
-            for result in train(env, path, task.steps, seeds):
+            for result in train(env, path, task.steps, seeds, task.algo, env_options=dict(task.options)):
                 results.append(result)
-                print(f"{env} {path} seed {result['seed']}: {result['eval_return']:.1f} after {result['steps']:,} steps, "
+                print(f"{task.algo} {label} {path} seed {result['seed']}: {result['eval_return']:.1f} after {result['steps']:,} steps, "
                       f"{result['wall_s']:.1f} s", flush=True)
-            new = row("ppo", env, path, task, results)
+            new = row(task.algo, label, path, task, results)
             rows = table.update(page, START, [new], COLUMNS, KEYS)
             table.update(page, START, agreement(rows), AGREEMENT, ("task",))
             good &= new["met"] == "yes"
-            print(f"{env} {path}: mean {new['mean']} ({new['95 % interval']}), threshold {new['threshold']}: {new['met']}",
+            print(f"{task.algo} {label} {path}: mean {new['mean']} ({new['95 % interval']}), threshold {new['threshold']}: {new['met']}",
                   flush=True)
     rows = table.read(page.read_text(), COLUMNS)
     for line in agreement(rows):

@@ -13,21 +13,29 @@ from shoal.registry import register
 
 if TYPE_CHECKING:
     from shoal.algos import team
+    from shoal.algos.a2c import A2C
     from shoal.algos.ppo import PPO
+    from shoal.algos.recurrent_ppo import RecurrentPPO
+    from shoal.algos.reinforce import REINFORCE
     from shoal.api import evaluate, load, resume, train
     from shoal.callbacks import Callback
     from shoal.envs import make
+    from shoal.envs.view import gym_view
     from shoal.main_loop import MainLoop
     from shoal.runtime.local import Local
 
 __version__ = "0.1.0"
 
 _LAZY = {
-    "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo", "Local": "shoal.runtime.local",
-    "make": "shoal.envs", "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
+    "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo",
+    "A2C": "shoal.algos.a2c", "REINFORCE": "shoal.algos.reinforce", "RecurrentPPO": "shoal.algos.recurrent_ppo",
+    "Local": "shoal.runtime.local",
+    "make": "shoal.envs", "gym_view": "shoal.envs.view",
+    "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["PPO", "Callback", "Local", "MainLoop", "errors", "evaluate", "load", "make", "register", "resume", "team", "train"]
+__all__ = ["A2C", "PPO", "REINFORCE", "Callback", "Local", "MainLoop", "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make",
+           "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ from shoal.errors import ConfigError, MissingError, nearest
 
 REQUIRED = dataclasses.MISSING  # a field without a default
 COMPUTED = ...  # a default that only running the code would tell
+MAX_LIST = 1000  # items in a field that is a list
 _EXPECTED = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
 
 
@@ -83,7 +84,7 @@ def _describe_class(tree: ast.ClassDef) -> Described:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, kind = node.targets[0], "ClassVar"
         elif isinstance(node, ast.AnnAssign):
-            target, kind = node.target, ast.unparse(node.annotation).strip("'\"")
+            target, kind = node.target, _type_name(ast.unparse(node.annotation).strip("'\""))
         else:
             continue
         name = target.id if isinstance(target, ast.Name) else "_"
@@ -94,6 +95,19 @@ def _describe_class(tree: ast.ClassDef) -> Described:
             found.append(Field(name, kind, _literal(node.value), inspect.cleandoc(str(text))))
     summary = (ast.get_docstring(tree) or "").split("\n")[0]
     return Described(found, bounds["RANGES"], bounds["CHOICES"], summary)
+
+
+def _bases(tree: ast.Module, node: ast.ClassDef) -> list[str]:
+    """``module:Class`` of the classes that a class extends, where the package itself has them."""
+    names = {base.id for base in node.bases if isinstance(base, ast.Name)}
+    lines = [line for line in tree.body if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("shoal.")]
+    return [f"{line.module}:{item.name}" for line in lines for item in line.names if item.name in names]
+
+
+def _extend(base: Described, more: Described) -> Described:
+    """What a class says on top of what it extends; a field said again keeps its place."""
+    fields = {item.name: item for item in base.fields} | {item.name: item for item in more.fields}
+    return Described(list(fields.values()), base.ranges | more.ranges, base.choices | more.choices, more.summary)
 
 
 @functools.cache
@@ -107,9 +121,10 @@ def _describe_source(target: str) -> Described:
     if spec and spec.origin and not rest:
         files.append(Path(spec.origin))
     for file in filter(Path.is_file, files):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == attribute:
-                return _describe_class(node)
+                return functools.reduce(_extend, [_describe_source(base) for base in _bases(tree, node)] + [_describe_class(node)])
     raise MissingError(f"{target} is not part of this installation")
 
 
@@ -134,11 +149,18 @@ def _describe_object(factory: Any) -> Described:
             if taken.kind not in (taken.VAR_KEYWORD, taken.VAR_POSITIONAL):
                 default = REQUIRED if taken.default is taken.empty else taken.default
                 found.append(Field(taken.name, _type_name(taken.annotation), default, help_of.get(taken.name, "")))
-    return Described(found, getattr(factory, "RANGES", {}), getattr(factory, "CHOICES", {}), summary, is_open)
+    return Described(found, _merged(factory, "RANGES"), _merged(factory, "CHOICES"), summary, is_open)
+
+
+def _merged(factory: Any, table: str) -> dict[str, Any]:
+    """A table of bounds with what the classes it extends say."""
+    lines = [getattr(cls, "__dict__", {}).get(table, {}) for cls in reversed(getattr(factory, "__mro__", (factory,)))]
+    return {name: bound for line in lines for name, bound in line.items()}
 
 
 def _type_name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return "float" if name == "Fixed" else name  # a number like any other to whoever sets it
 
 
 def describe(kind: str, name: str) -> Described:
@@ -157,7 +179,10 @@ def plan_fields() -> list[Field]:
 
 
 def show(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print a whole number of thousands of digits
+        return "(too long to show)"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -175,6 +200,8 @@ def cast(name: str, value: Any, kind: str, where: str = "") -> Any:
     if _inner(kind):
         if not isinstance(value, list | tuple):
             raise refuse(name, value, f"a list of {_inner(kind)}", where)
+        if len(value) > MAX_LIST:
+            raise refuse(name, value, f"a list of at most {MAX_LIST}", where)
         return tuple(cast(name, item, _inner(kind), where) for item in value)
     if kind == "Array" and not isinstance(value, list | tuple):  # an environment's number that is data: whole or not
         cast(name, value, "float", where)
@@ -204,6 +231,8 @@ def plain(name: str, value: Any, where: str) -> Any:
         return {str(key): plain(name, item, where) for key, item in value.items()}
     if not isinstance(value, bool | int | float | str):
         raise refuse(name, value, "a number, text, true or false, or a list of these", where)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise refuse(name, value, "a number below 2**64", where)
     if isinstance(value, str) and not value.isascii() and value != value.encode(errors="ignore").decode():
         raise refuse(name, value, "text in UTF-8", where)
     return value

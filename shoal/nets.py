@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from shoal import registry
-from shoal.specs import MASK, STATE, Discrete, Group, Space
+from shoal.errors import ConfigError
+from shoal.ops import blocks
+from shoal.specs import MASK, STATE, Box, Discrete, Group, MultiDiscrete, Space
 from shoal.types import Array, Key, Tree
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -33,8 +35,23 @@ def features(space: Space, obs: Tree) -> Array:
         return jnp.concatenate(parts, axis=-1)
     if isinstance(space, Discrete):
         return jax.nn.one_hot(obs, space.num, dtype=jnp.float32)
+    if isinstance(space, MultiDiscrete):
+        return jnp.concatenate([jax.nn.one_hot(obs[..., i], num, dtype=jnp.float32) for i, num in enumerate(space.nums)], axis=-1)
     lead = obs.shape[: obs.ndim - len(space.shape)]
-    return obs.reshape((*lead, space.size)).astype(jnp.float32)
+    rows = obs.reshape((*lead, -1)).astype(jnp.float32)
+    return rows / 255.0 if image_shape(space) and space.dtype == "uint8" else rows
+
+
+def image_shape(space: Space) -> tuple[int, ...]:
+    """[height, width, channels] of an observation that is an image; () of any other."""
+    if not isinstance(space, Box) or len(space.shape) not in (2, 3):
+        return ()
+    return space.shape if len(space.shape) == 3 else (*space.shape, 1)
+
+
+def suited(space: Space) -> str:
+    """The network to use where none is named: images of bytes are convolved."""
+    return "cnn" if image_shape(space) and isinstance(space, Box) and space.dtype == "uint8" else "mlp"
 
 
 def mask_of(obs: Tree) -> Array | None:
@@ -61,11 +78,24 @@ def _product_back(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]
         # XLA's CPU folds a transpose into a product that its fast kernels do not take; the barrier keeps it apart
         return jax.lax.optimization_barrier(rows.T) @ slopes
 
-    by_weight = jax.lax.platform_dependent(rows, slopes, cpu=turned, default=lambda rows, slopes: rows.T @ slopes)
+    def blocked(rows: Array, slopes: Array) -> Array:
+        return blocks.sum_rows(lambda given: turned(*given), (rows, slopes))  # convolutions have many rows to an image
+
+    by_weight = jax.lax.platform_dependent(rows, slopes, cpu=blocked, default=lambda rows, slopes: rows.T @ slopes)
     return grad @ weight.T, by_weight
 
 
 _product.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_back)
+
+
+@jax.custom_vjp
+def _shifted(x: Array, bias: Array) -> Array:
+    """``x + bias`` for rows [..., out], with the bias's gradient summed in blocks: of many rows, XLA's CPU sums by threads."""
+    return x + bias
+
+
+_shifted.defvjp(lambda x, bias: (x + bias, None),
+                lambda _, grad: (grad, blocks.sum_rows(lambda rows: rows.sum(0), grad.reshape(-1, grad.shape[-1]))))
 
 
 class Linear(eqx.Module):
@@ -85,20 +115,112 @@ class MLP(eqx.Module):
 
     layers: tuple[Linear, ...]
     activation: str = eqx.field(static=True)
+    dropout: float = eqx.field(static=True)
 
     def __init__(self, num_inputs: int, num_outputs: int, *, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh",
-                 init: str = "orthogonal", gain: float = 1.0, key: Key):
+                 init: str = "orthogonal", gain: float = 1.0, dropout: float = 0.0, key: Key):
         """``gain`` scales the output layer; hidden layers use sqrt(2)."""
         sizes = (num_inputs, *hidden, num_outputs)
         gains = [math.sqrt(2.0)] * len(hidden) + [gain]
         keys = jax.random.split(key, len(gains))
         self.layers = tuple(Linear(sizes[i], sizes[i + 1], init=init, gain=gains[i], key=keys[i]) for i in range(len(gains)))
-        self.activation = activation
+        self.activation, self.dropout = activation, dropout
 
-    def __call__(self, x: Array) -> Array:
-        for layer in self.layers[:-1]:
+    def hidden(self, x: Array, keys: Array | None = None) -> Array:
+        """The last layer but one; ``keys``, one per row, say which units are dropped."""
+        for i, layer in enumerate(self.layers[:-1]):
             x = ACTIVATIONS[self.activation](layer(x))
-        return self.layers[-1](x)
+            if keys is not None and self.dropout:
+                x = drop(x, keys, i, self.dropout)
+        return x
+
+    def __call__(self, x: Array, keys: Array | None = None) -> Array:
+        return self.layers[-1](self.hidden(x, keys))
+
+
+def drop(x: Array, keys: Array, layer: int, share: float) -> Array:
+    """``x`` [..., F] with a ``share`` of its units at zero and the others scaled up to make good for them.
+
+    Every row has its own key, so what is dropped does not depend on how rows are grouped.
+    Srivastava et al. (2014), "Dropout: a simple way to prevent neural networks from overfitting".
+    """
+    def one(key: Key) -> Array:
+        return jax.random.bernoulli(jax.random.fold_in(key, layer), 1.0 - share, x.shape[-1:])
+
+    for _ in range(keys.ndim):
+        one = jax.vmap(one)
+    return jnp.where(one(keys), x / (1.0 - share), 0.0)
+
+
+
+class CNN(eqx.Module):
+    """Convolutions over an image [H, W, C], then linear layers."""
+
+    filters: tuple[Array, ...]  # [k, k, in, out]
+    biases: tuple[Array, ...]
+    head: MLP
+    shape: tuple[int, ...] = eqx.field(static=True)
+    strides: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, num_inputs: int, num_outputs: int, *, shape: tuple[int, ...] = (), channels: tuple[int, ...] = (16, 32),
+                 kernels: tuple[int, ...] = (3, 3), strides: tuple[int, ...] = (2, 2), hidden: tuple[int, ...] = (64,),
+                 activation: str = "relu", init: str = "orthogonal", gain: float = 1.0, dropout: float = 0.0, key: Key):
+        if not shape:
+            raise ConfigError("net = 'cnn': expected image observations, [height, width] or [height, width, channels]")
+        if not len(channels) == len(kernels) == len(strides):
+            raise ConfigError(f"channels = {channels}, kernels = {kernels}, strides = {strides}: expected as many of each")
+        head_key, *keys = jax.random.split(key, len(channels) + 1)
+        depths, (height, width) = (shape[-1], *channels), shape[:2]
+        self.filters = tuple(INITS[init](math.sqrt(2.0))(keys[i], (kernels[i], kernels[i], depths[i], depths[i + 1]), jnp.float32)
+                             for i in range(len(channels)))
+        self.biases = tuple(jnp.zeros(num) for num in channels)
+        for stride in strides:
+            height, width = -(-height // stride), -(-width // stride)
+        self.head = MLP(height * width * depths[-1], num_outputs, hidden=hidden, activation=activation, init=init, gain=gain,
+                        dropout=dropout, key=head_key)
+        self.shape, self.strides = shape, strides
+
+    def hidden(self, x: Array, keys: Array | None = None) -> Array:
+        """The last layer but one, of images as rows [..., H·W·C]."""
+        lead = x.shape[:-1]
+        x = x.reshape((-1, *self.shape))
+        for kernel, bias, stride in zip(self.filters, self.biases, self.strides, strict=True):
+            x = ACTIVATIONS[self.head.activation](_shifted(convolve(x, kernel, stride), bias))
+        return self.head.hidden(x.reshape((*lead, -1)), keys)
+
+    def __call__(self, x: Array, keys: Array | None = None) -> Array:
+        return self.head.layers[-1](self.hidden(x, keys))
+
+
+def convolve(x: Array, kernel: Array, stride: int) -> Array:
+    """Images [R, H, W, C] convolved with ``kernel`` [k, k, C, D], padded to ⌈H / stride⌉ × ⌈W / stride⌉.
+
+    As a product over patches: on the CPU the sums of XLA's own convolution depend on the number of threads.
+    """
+    size, (height, width) = kernel.shape[0], (-(-n // stride) for n in x.shape[1:3])
+    short = [max((n - 1) * stride + size - have, 0) for n, have in zip((height, width), x.shape[1:3], strict=True)]
+    x = jnp.pad(x, [(0, 0), *((pad // 2, pad - pad // 2) for pad in short), (0, 0)])
+    patches = [x[:, i : i + (height - 1) * stride + 1 : stride, j : j + (width - 1) * stride + 1 : stride]
+               for i in range(size) for j in range(size)]
+    return _product(jnp.concatenate(patches, axis=-1), kernel.reshape(-1, kernel.shape[-1]))
+
+
+class GRU(eqx.Module):
+    """A gated recurrent unit: memory [B, H] and input [B, F] → memory. Cho et al. (2014), eqs. 5 to 8, with the reset gate inside."""
+
+    inputs: Linear
+    recurrent: Linear
+
+    def __init__(self, num_inputs: int, size: int, *, init: str = "orthogonal", key: Key):
+        first, second = jax.random.split(key)
+        self.inputs = Linear(num_inputs, 3 * size, init=init, gain=1.0, key=first)
+        self.recurrent = Linear(size, 3 * size, init=init, gain=1.0, key=second)
+
+    def __call__(self, memory: Array, x: Array) -> Array:
+        (reset, keep, new), (reset_m, keep_m, new_m) = (jnp.split(y, 3, axis=-1) for y in (self.inputs(x), self.recurrent(memory)))
+        keep = jax.nn.sigmoid(keep + keep_m)
+        candidate = jnp.tanh(new + jax.nn.sigmoid(reset + reset_m) * new_m)
+        return keep * memory + (1.0 - keep) * candidate
 
 
 class Net(eqx.Module):
@@ -110,15 +232,32 @@ class Net(eqx.Module):
     def __init__(self, module: Any):
         self.arrays, self.rest = eqx.partition(module, eqx.is_inexact_array)
 
-    def __call__(self, x: Array) -> Array:
-        """[..., F] → [..., outputs]; the module itself sees one row."""
-        module = eqx.combine(self.arrays, self.rest)
-        if isinstance(module, MLP):  # takes any number of rows as it is
-            return module(x)
-        fn = module
-        for _ in range(x.ndim - 1):
-            fn = jax.vmap(fn)
-        return fn(x)
+    def module(self) -> Any:
+        return eqx.combine(self.arrays, self.rest)
+
+    def __call__(self, x: Array, keys: Array | None = None) -> Array:
+        """[..., F] → [..., outputs]; a user's module sees one row. ``keys`` [...] drop units of those networks that do."""
+        module = self.module()
+        if isinstance(module, MLP | CNN):  # these take any number of rows as they are
+            return module(x, keys)
+        return _rowwise(module, x)
+
+    def with_latent(self, x: Array, keys: Array | None = None) -> tuple[Array, Array]:
+        """Outputs, and the last layer but one [..., H]: what state-dependent noise is a function of."""
+        module = self.module()
+        if isinstance(module, MLP | CNN):
+            latent = module.hidden(x, keys)
+            return (module if isinstance(module, MLP) else module.head).layers[-1](latent), latent
+        return _rowwise(module, x), x  # a user's network does not show its insides
+
+    def latent_size(self, num_inputs: int) -> int:
+        return jax.eval_shape(lambda: self.with_latent(jnp.zeros((1, num_inputs))))[1].shape[-1]
+
+
+def _rowwise(fn: Callable[[Array], Array], x: Array) -> Array:
+    for _ in range(x.ndim - 1):
+        fn = jax.vmap(fn)
+    return fn(x)
 
 
 def make(name: str, num_inputs: int, num_outputs: int, *, key: Key, **options: Any) -> Net:

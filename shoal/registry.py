@@ -6,6 +6,7 @@ Built-ins are listed as ``module:attribute`` and imported when first asked for; 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 from collections.abc import Callable, Mapping
@@ -18,12 +19,22 @@ BUILTIN: dict[str, dict[str, str]] = {
         "cartpole": "shoal.envs.cartpole:CartPole",
         "acrobot": "shoal.envs.acrobot:Acrobot",
         "pendulum": "shoal.envs.pendulum:Pendulum",
+        "mountain_car": "shoal.envs.mountain_car:MountainCar",
+        "mountain_car_continuous": "shoal.envs.mountain_car_continuous:MountainCarContinuous",
+        "gridworld": "shoal.envs.gridworld:GridWorld",
+        "bandit": "shoal.envs.bandit:Bandit",
+        "chain": "shoal.envs.chain:Chain",
         "matrix_game": "shoal.envs.matrix_game:MatrixGame",
         "rendezvous": "shoal.envs.rendezvous:Rendezvous",
         "probe": "shoal.testing.probes:Probe",
     },
-    "algo": {"ppo": "shoal.algos.ppo:PPO"},
-    "net": {"mlp": "shoal.nets:MLP"},
+    "algo": {
+        "ppo": "shoal.algos.ppo:PPO",
+        "recurrent_ppo": "shoal.algos.recurrent_ppo:RecurrentPPO",
+        "a2c": "shoal.algos.a2c:A2C",
+        "reinforce": "shoal.algos.reinforce:REINFORCE",
+    },
+    "net": {"mlp": "shoal.nets:MLP", "cnn": "shoal.nets:CNN"},
     "runtime": {"local": "shoal.runtime.local:Local"},
     "team": {"independent": "shoal.algos.team:Independent", "shared": "shoal.algos.team:Shared"},
 }
@@ -69,9 +80,15 @@ def name_of(kind: str, factory: Any) -> str | None:
     return next((name for name, target in BUILTIN[kind].items() if target == path), None)
 
 
+@functools.cache
+def _installed() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """The plugins that installed packages announce; looking through all of them takes 10 ms."""
+    return tuple(importlib.metadata.entry_points(group="shoal.plugins"))
+
+
 def load_plugins(modules: tuple[str, ...]) -> None:
     """Import the user's modules, so that they register their names; installed entry points come along."""
-    for point in importlib.metadata.entry_points(group="shoal.plugins"):
+    for point in _installed():
         if point.value not in _plugins:
             _plugins.append(point.value)
             point.load()

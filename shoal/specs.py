@@ -50,6 +50,30 @@ class Discrete:
 
 
 @dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once, the i-th one of ``nums[i]``, each numbered from 0."""
+
+    nums: tuple[int, ...]
+    dtype: str = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nums),)
+
+
+@dataclass(frozen=True)
+class MultiBinary:
+    """``num`` switches, each 0 or 1."""
+
+    num: int
+    dtype: str = "int32"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.num,)
+
+
+@dataclass(frozen=True)
 class Group:
     """Named spaces, in order: a dict observation. ``action_mask`` and ``state`` have a meaning of their own."""
 
@@ -62,7 +86,8 @@ class Group:
         return name in dict(self.items)
 
 
-Space = Box | Discrete | Group
+Action = Box | Discrete | MultiDiscrete | MultiBinary
+Space = Action | Group
 
 
 @dataclass(frozen=True)
@@ -71,7 +96,7 @@ class EnvSpec:
 
     name: str
     obs: Space  # of one agent
-    action: Box | Discrete  # of one agent
+    action: Action  # of one agent
     num_agents: int = 0  # 0: single-agent, no agent axis
     max_episode_steps: int = 0  # 0: no limit known
     info: tuple[str, ...] = ()
@@ -97,4 +122,6 @@ def num_features(space: Space) -> int:
     """How many numbers a network sees: choices as one-hot; mask and global state left out."""
     if isinstance(space, Group):
         return sum(num_features(inner) for name, inner in space.items if name not in (MASK, STATE))
-    return space.num if isinstance(space, Discrete) else space.size
+    if isinstance(space, MultiDiscrete):
+        return sum(space.nums)
+    return space.num if isinstance(space, Discrete | MultiBinary) else space.size

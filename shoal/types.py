@@ -20,16 +20,17 @@ Key = Any  # a typed jax.random key
 Params = Tree
 Memory = Tree
 Metrics = dict[str, Array]
+Fixed = float  # a number that shapes the program: static, where a plain float is data
 
 C = TypeVar("C")
-_STATIC = ("int", "bool", "str", "tuple", "EnvSpec")
+_STATIC = ("int", "bool", "str", "tuple", "Fixed", "EnvSpec")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=False)
 def pytree(cls: type[C]) -> type[C]:
     """Make ``cls`` a frozen dataclass and a pytree.
 
-    Fields annotated ``int``, ``bool``, ``str`` or ``tuple[...]`` are static (part of the compiled program);
+    Fields annotated ``int``, ``bool``, ``str``, ``tuple[...]`` or ``Fixed`` are static (part of the compiled program);
     all others (``float``, arrays, nested pytrees) are leaves: data, so that a new value compiles nothing.
     """
     cls = dataclasses.dataclass(frozen=True)(cls)
@@ -39,7 +40,20 @@ def pytree(cls: type[C]) -> type[C]:
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         head = annotation.split("[")[0].strip()
         (static if head in _STATIC else data).append(field.name)
-    jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=static)
+
+    # not jax.tree_util.register_dataclass: two classes alike in fields and values compare equal there (jax 0.10), and jit then
+    # sometimes runs the program of the one for the other
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(tree, name) for name in data], tuple(getattr(tree, name) for name in static)
+
+    def flatten_with_keys(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return ([(jax.tree_util.GetAttrKey(name), getattr(tree, name)) for name in data],
+                tuple(getattr(tree, name) for name in static))
+
+    def unflatten(static_values: tuple[Any, ...], values: Any) -> Any:
+        return cls(**dict(zip(data, values, strict=True)), **dict(zip(static, static_values, strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
@@ -168,6 +182,13 @@ class Algorithm(Protocol):
     def policy(self, state: Tree) -> Params: ...
     def act(self, params: Params, memory: Memory, obs: Tree, role: Role, noise: Tree) -> Acted: ...
     def update(self, state: Tree, batch: Batch, key: Key) -> Updated: ...
+
+
+class Gradient(Protocol):
+    """What the server topology and several learners need besides: an update in two halves."""
+
+    def gradient(self, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Tree]: ...
+    def apply(self, state: Tree, grads: Tree, aux: Tree) -> Updated: ...
 
 
 class Buffer(Protocol):

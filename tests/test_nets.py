@@ -14,7 +14,8 @@ from shoal import nets, registry
 from shoal.algos.ppo import PPO
 from shoal.errors import MissingError
 from shoal.lane import role
-from shoal.specs import MASK, STATE, Box, Discrete, EnvSpec, Group, num_features
+from shoal.errors import ConfigError
+from shoal.specs import Box, Discrete, EnvSpec, Group, MASK, MultiBinary, MultiDiscrete, STATE, num_features
 
 KEY = jax.random.key(0)
 
@@ -59,9 +60,14 @@ def test_activations():
 
 
 def test_features():
-    image = jnp.arange(12, dtype=jnp.uint8).reshape(2, 2, 3)
-    out = nets.features(Box((2, 3), dtype="uint8"), image)
-    assert out.dtype == jnp.float32 and out.tolist() == [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
+    rows = jnp.arange(6, dtype=jnp.uint8).reshape(2, 3)
+    out = nets.features(Box((3,), dtype="uint8"), rows)
+    assert out.dtype == jnp.float32 and out.tolist() == [[0, 1, 2], [3, 4, 5]]
+    image = jnp.array([[[0, 51, 255], [1, 2, 3]]], jnp.uint8)  # an image of bytes is scaled to [0, 1]
+    np.testing.assert_allclose(nets.features(Box((2, 3), dtype="uint8"), image), [[0, 0.2, 1, 1 / 255, 2 / 255, 3 / 255]], rtol=1e-6)
+    assert nets.features(Box((2, 3)), jnp.full((1, 2, 3), 7.0)).tolist() == [[7] * 6]
+    assert nets.features(MultiDiscrete((2, 3)), jnp.array([[1, 0]])).tolist() == [[0, 1, 1, 0, 0]]
+    assert nets.features(MultiBinary(3), jnp.array([[1, 0, 1]])).tolist() == [[1, 0, 1]]
     assert nets.features(Discrete(3), jnp.array([2, 0])).tolist() == [[0, 0, 1], [1, 0, 0]]
     assert nets.features(Box(()), jnp.array([2.0, 3.0])).tolist() == [[2], [3]]
     space = Group((("x", Box((2,))), (MASK, Box((3,))), ("c", Discrete(2)), (STATE, Box((9,)))))
@@ -98,3 +104,44 @@ def test_a_users_own_module():
 def test_an_unknown_net_is_refused():
     with pytest.raises(MissingError, match="unknown net 'mpl'; did you mean 'mlp'"):
         nets.make("mpl", 1, 1, key=KEY)
+
+
+@pytest.mark.parametrize(("shape", "size", "stride"), [((8, 8, 1), 3, 2), ((9, 7, 3), 5, 2), ((10, 10, 2), 8, 4), ((5, 5, 1), 3, 1)])
+def test_convolution_agrees_with_xla(shape, size, stride):
+    x, kernel = jax.random.normal(KEY, (3, *shape)), jax.random.normal(jax.random.key(1), (size, size, shape[-1], 4))
+    xla = jax.lax.conv_general_dilated(x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(nets.convolve(x, kernel, stride), xla, rtol=1e-4, atol=1e-4)
+
+
+def test_images_choose_convolutions():
+    image = Box((8, 8, 3), 0.0, 255.0, "uint8")
+    assert nets.suited(image) == "cnn" and nets.suited(Box((8, 8, 3))) == "mlp" and nets.image_shape(Box((8, 6))) == (8, 6, 1)
+    net = nets.make("cnn", 192, 2, key=KEY, shape=(8, 8, 3), channels=(4, 6), kernels=(3, 3), strides=(2, 1), hidden=(5,))
+    assert net(jnp.ones((7, 3, 192))).shape == (7, 3, 2) and net.latent_size(192) == 5
+    with pytest.raises(ConfigError, match="image observations"):
+        nets.make("cnn", 4, 2, key=KEY)
+    with pytest.raises(ConfigError, match="as many of each"):
+        nets.make("cnn", 64, 2, key=KEY, shape=(8, 8, 1), channels=(4,), kernels=(3, 3), strides=(1, 1))
+
+
+def test_dropout_keeps_the_mean_and_does_not_see_how_rows_are_grouped():
+    keys = jax.random.split(KEY, 4000)
+    out = np.asarray(nets.drop(jnp.ones((4000, 8)), keys, 0, 0.25))
+    np.testing.assert_allclose(np.unique(out), [0, 4 / 3], rtol=1e-6)
+    assert out.mean() == pytest.approx(1.0, abs=0.02)
+    assert (out == 0).mean() == pytest.approx(0.25, abs=0.01)
+    net = nets.make("mlp", 3, 2, key=KEY, hidden=(8, 8), dropout=0.5)
+    x = jax.random.normal(KEY, (6, 3))
+    whole = net(x, keys[:6])
+    np.testing.assert_allclose(jnp.concatenate([net(x[:2], keys[:2]), net(x[2:], keys[2:6])]), whole, atol=1e-6)
+    assert float(jnp.abs(whole - net(x)).max()) > 1e-3 and (net(x) == net(x)).all()  # acting drops nothing
+
+
+def test_gru_is_its_equations():
+    cell = nets.GRU(3, 4, key=KEY)
+    memory, x = jax.random.normal(KEY, (2, 4)), jax.random.normal(jax.random.key(1), (2, 3))
+    a, b = np.asarray(x @ cell.inputs.weight), np.asarray(memory @ cell.recurrent.weight)
+    sigmoid = lambda v: 1 / (1 + np.exp(-v))
+    reset, keep = sigmoid(a[:, :4] + b[:, :4]), sigmoid(a[:, 4:8] + b[:, 4:8])
+    wanted = keep * np.asarray(memory) + (1 - keep) * np.tanh(a[:, 8:] + reset * b[:, 8:])
+    np.testing.assert_allclose(cell(memory, x), wanted, atol=1e-5)

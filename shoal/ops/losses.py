@@ -25,3 +25,19 @@ def clipped_value(value: Array, old_value: Array, target: Array, clip: Array) ->
 def approximate_kl(log_ratio: Array) -> Array:
     """A non-negative, low-variance estimate of KL(old || new) from samples of old. Schulman (2020), k3."""
     return jnp.expm1(log_ratio) - log_ratio
+
+
+def policy_gradient(log_prob: Array, advantage: Array) -> Array:
+    """The loss whose gradient is the policy gradient. Williams (1992), eq. 11, negated to be minimised."""
+    return -log_prob * advantage
+
+
+def squared(value: Array, target: Array) -> Array:
+    """Half the squared error."""
+    return 0.5 * (value - target) ** 2
+
+
+def standardised(advantage: Array, share: Array) -> Array:
+    """Advantages [R] with zero mean and unit variance, where each row counts by its ``share`` (they sum to one)."""
+    centred = advantage - (share * advantage).sum()
+    return centred / (jnp.sqrt((share * centred**2).sum()) + 1e-8)

@@ -27,6 +27,22 @@ def discounted_returns(reward: Array, alive: Array, last: Array, next_value: Arr
     return _backward(reward + discount * alive * cut * next_value, discount * (1.0 - cut))
 
 
+def finished(last: Array) -> Array:
+    """1 where the episode that a step [T, ...] belongs to ends within the T steps, else 0."""
+    ended = last.astype(jnp.float32)
+    return _backward(ended, 1.0 - ended)
+
+
+def from_start(x: Array, last: Array) -> tuple[Array, Array]:
+    """``x`` [T, ...] at the first step of each step's episode, and 1 where that first step is among the T, else 0."""
+    first = jnp.concatenate([jnp.zeros_like(last[:1]), last[:-1]]).astype(x.dtype)  # whether the first row starts one is not known
+
+    def join(earlier: tuple[Array, Array], later: tuple[Array, Array]) -> tuple[Array, Array]:
+        return later[0] + (1.0 - later[1]) * earlier[0], jnp.maximum(earlier[1], later[1])
+
+    return jax.lax.associative_scan(join, (first * x, first))
+
+
 def gae(reward: Array, alive: Array, last: Array, value: Array, next_value: Array, discount: Array, trace: Array) -> Array:
     """Generalised advantage estimates, [T, ...]. Schulman et al. (2016), eq. 16.
 

@@ -17,6 +17,7 @@ import numpy as np
 from shoal import lane, loops, rng
 from shoal.errors import ConfigError
 from shoal.runtime.cut import filled, on_device
+from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
 from shoal.testing.probes import Probe, expected
 from shoal.types import Algorithm, Array, Env, Key, Limits, Tree
@@ -45,6 +46,24 @@ def solve_probes(algorithm: Algorithm, path: str, kinds: Sequence[int], seeds: S
         raise ConfigError(f"path = {path!r}: expected fused or ported")
     return paths[path](_Task(on_device(algorithm), np.asarray(kinds, np.int32), queries, list(seeds), iterations, value_fn,
                              env_fn, num_envs, lane_envs))
+
+
+def solve_score(algorithm: Algorithm, env: Env, path: str, seeds: Sequence[int], iterations: int, *, num_envs: int = 8, lane_envs: int = 4,
+                episodes: int = 64) -> list[float]:
+    """The mean return of greedy episodes after ``iterations``, for every seed: for worlds where memory or images decide."""
+    makers: dict[str, Any] = {"fused": lambda: Fused(algorithm, env, num_envs=num_envs, lane_envs=lane_envs),
+                              "ported": lambda: Ported(algorithm, env, None, num_envs=num_envs, lane_envs=lane_envs)}
+    if path not in makers:
+        raise ConfigError(f"path = {path!r}: expected fused or ported")
+    engine, scores = makers[path](), []
+    for seed in seeds:
+        engine.init(seed)
+        done = 0
+        while done < iterations:
+            done += len(engine.run(Limits(iterations - done, 2**31 - 1, float("inf"))).iterations)
+        scores.append(float(np.mean(engine.evaluate(episodes, True).returns)))
+    engine.close()
+    return scores
 
 
 class _Task(NamedTuple):

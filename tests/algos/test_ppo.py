@@ -65,7 +65,7 @@ def values(state, batch):
 def test_no_gradient_outside_the_clip(state):
     """The behaviour thought the actions rarer than the learner does: where they were good, there is nothing more to gain."""
     tilted = jax.tree.map(lambda x: jnp.array([0.0, -2.0, 0.0]) if x.shape == (3,) else jnp.zeros_like(x), state.actor.net)
-    behaviour = state.actor.__class__(tilted, *(getattr(state.actor, f) for f in ("log_std", "moments", "space", "squash")))
+    behaviour = state.actor.__class__(tilted, *(getattr(state.actor, f) for f in ("log_std", "moments", "space", "action", "squash")))
     action = np.ones((8, 8), np.int32)  # ratio (1/3) / 0.063 = 5.3, far above 1.2
     quiet = agent(normalise_advantage=False, value_coef=0.0, entropy_coef=0.0)
     good = values(state, make_batch(state)) + 1.0  # every step ends its episode, so the advantage is reward less value: 1

@@ -139,7 +139,9 @@ def test_source_agrees_with_the_class():
         own = {item.name: item.default for item in dataclasses.fields(cls)}
         assert {item.name: item.default for item in read} == {name: own[name] for name in (item.name for item in read)}
     assert [item.name for item in config.fields("algo", "ppo")] == [item.name for item in dataclasses.fields(PPO)]
-    assert fields.describe("algo", "ppo").ranges == PPO.RANGES and fields.describe("algo", "ppo").choices == PPO.CHOICES
+    for name, table in (("ranges", "RANGES"), ("choices", "CHOICES")):  # what a class extends bounds it too
+        whole = {key: bound for base in reversed(PPO.__mro__) for key, bound in vars(base).get(table, {}).items()}
+        assert getattr(fields.describe("algo", "ppo"), name) == whole and "learning_rate_schedule" in whole or table == "RANGES"
 
 
 @dataclasses.dataclass(frozen=True)

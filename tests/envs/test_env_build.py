@@ -106,7 +106,7 @@ def test_options_are_converted():
     ("matrix_game", {"length": 0}, "length = 0.*from 1 to"),
     ("matrix_game", {"payoff": [[1, 2], [3, 4]]}, r"payoff = .*shape \[2\]\[A\]\[A\]"),
     ("matrix_game", {"payoff": [[[1, 2], [3]], [[1, 2], [3, 4]]]}, r"payoff = .*shape \[2\]\[A\]\[A\]"),
-    ("probe", {"kind": 6}, "kind = 6.*from 0 to 5"),
+    ("probe", {"kind": 7}, "kind = 7.*from 0 to 6"),
     ("host", {"widht": 3}, "'host' has no option 'widht'; did you mean 'width'"),
     ("not_a_tree", {}, "'not_a_tree'.*decorate NotATree with shoal.types.pytree"),
     ("nothing", {}, "'nothing': expected an object with spec.*got int"),

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.ops import dists
 from shoal.ops.dists import Categorical, Gaussian, SquashedGaussian
+from shoal.specs import MultiBinary, MultiDiscrete
 
 PROBS = np.array([0.5, 0.25, 0.2, 0.05])
 LOGITS = jnp.asarray(np.log(PROBS) + 3.0, jnp.float32)  # not normalised
@@ -121,3 +123,59 @@ def test_squashed_gaussian_integrates_to_one_and_frequencies():
     edges = np.linspace(-0.6, 0.8, 15)
     cdf = np.array([0.0, *(normal_cdf((math.atanh(e) - 0.3) / math.exp(-0.5)) for e in edges), 1.0])
     assert chi_square(np.histogram(drawn, [-np.inf, *edges, np.inf])[0], np.diff(cdf)) < CHI_SQUARE[15]
+
+
+def test_several_choices_are_independent():
+    """Against every combination listed: probabilities sum to one, entropies add up, frequencies agree."""
+    logits = jnp.array([0.5, -1.0, 2.0, 0.0, 0.3])
+    dist = dists.MultiCategorical(logits, (2, 3))
+    every = jnp.array([(a, b) for a in range(2) for b in range(3)])
+    probability = np.exp(jax.vmap(dist.log_prob)(every))
+    first, second = jax.nn.softmax(logits[:2]), jax.nn.softmax(logits[2:])
+    np.testing.assert_allclose(probability, [float(first[a] * second[b]) for a, b in every.tolist()], rtol=1e-5)
+    assert float(dist.entropy()) == pytest.approx(-(probability * np.log(probability)).sum(), rel=1e-5)
+    noise = dists.noise(MultiDiscrete((2, 3)), jax.random.key(1), (20_000,))
+    drawn = np.asarray(dists.MultiCategorical(jnp.broadcast_to(logits, (20_000, 5)), (2, 3)).sample(noise, jnp.ones(20_000)))
+    seen = [(drawn == combination).all(1).mean() for combination in every.tolist()]
+    np.testing.assert_allclose(seen, probability, atol=0.012)
+    assert dist.sample(noise[0], jnp.zeros(())).tolist() == [0, 0]  # the mode
+
+
+def test_a_mask_covers_all_parts_of_a_choice():
+    dist = dists.MultiCategorical(jnp.zeros((1, 5)), (2, 3)).masked(jnp.array([[0, 1, 1, 0, 0]]))
+    assert dist.sample(jnp.zeros((1, 5)), jnp.zeros(1)).tolist() == [[1, 0]]
+    assert float(dist.log_prob(jnp.array([[1, 0]]))[0]) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_switches():
+    logits = jnp.array([0.7, -1.2, 0.0])
+    dist, on = dists.Bernoulli(logits), np.asarray(jax.nn.sigmoid(logits))
+    every = jnp.array(list(np.ndindex(2, 2, 2)))
+    probability = np.exp(jax.vmap(dist.log_prob)(every))
+    np.testing.assert_allclose(probability, [np.prod(np.where(row, on, 1 - on)) for row in np.asarray(every)], rtol=1e-5)
+    assert float(dist.entropy()) == pytest.approx(-(probability * np.log(probability)).sum(), rel=1e-5)
+    noise = dists.noise(MultiBinary(3), jax.random.key(2), (20_000,))
+    drawn = dists.Bernoulli(jnp.broadcast_to(logits, (20_000, 3))).sample(noise, jnp.ones(20_000))
+    np.testing.assert_allclose(np.asarray(drawn).mean(0), on, atol=0.012)
+    assert drawn.dtype == jnp.int32 and dist.sample(noise[0], jnp.zeros(())).tolist() == [1, 0, 0]
+
+
+def test_state_dependent_noise_is_a_kept_function_of_the_state():
+    """Its spread over functions is the normal's of log_prob; with one function, the same state gives the same noise."""
+    latent, log_std = jnp.array([0.5, -1.0, 2.0]), jnp.array([[0.1, -0.4], [-0.2, 0.3], [-1.0, 0.0]])
+    noise = dists.StateDependent.noise(jax.random.key(0), (20_000, 1), 1)
+    many = dists.StateDependent(jnp.zeros((20_000, 1, 2)), log_std, jnp.broadcast_to(latent, (20_000, 1, 3)))
+    drawn = np.asarray(many.sample(noise, jnp.ones((20_000, 1))))[:, 0]
+    std = np.sqrt(np.asarray(latent) ** 2 @ np.exp(2 * np.asarray(log_std)))
+    np.testing.assert_allclose(drawn.std(0), std, rtol=0.02)
+    np.testing.assert_allclose(drawn.mean(0), 0, atol=0.05)
+    dist, action = dists.StateDependent(jnp.zeros(2), log_std, latent), jnp.array([0.3, -0.8])
+    wanted = dists.Gaussian(jnp.zeros(2), jnp.log(jnp.asarray(std)))
+    assert float(dist.log_prob(action)) == pytest.approx(float(wanted.log_prob(action)), rel=1e-4)
+    assert float(dist.entropy()) == pytest.approx(float(wanted.entropy()), rel=1e-4)
+    kept = np.asarray(dists.StateDependent.noise(jax.random.key(0), (10, 4), 3))
+    assert (kept[0] == kept[2]).all() and (kept[9] != kept[6]).any() and (kept[2] != kept[3]).any()
+    assert len({tuple(k) for k in kept[0]}) == 4
+    whole = np.asarray(dists.StateDependent.noise(jax.random.key(0), (10, 4), 0))
+    assert (whole == whole[0]).all()
+    assert dist.sample(jnp.asarray(kept[0, 0]), jnp.zeros(())).tolist() == [0.0, 0.0]  # greedy: none
