@@ -20,7 +20,8 @@ from shoal.types import Array, Key, Step, pytree
 class CartPole:
     """Balance a pole on a cart by pushing it left or right.
 
-    State and observation are the same [4]: position, velocity, pole angle, angular velocity.
+    State and observation are the same [4]: position, velocity, pole angle, angular velocity. Without velocities the
+    observation is [2], position and pole angle: what moves which way has to be remembered.
     """
 
     gravity: float = 9.8
@@ -41,6 +42,8 @@ class CartPole:
     """The episode ends once the cart is further than this from the centre, m."""
     start: float = 0.05
     """All four numbers start uniformly within plus or minus this."""
+    velocities: bool = True
+    """Whether the two velocities are observed; the state always has them."""
 
     RANGES: ClassVar[dict] = {
         "gravity": (0, 1e3), "cart_mass": (1e-3, 1e3), "pole_mass": (1e-3, 1e3), "half_length": (1e-3, 1e3), "force": (0, 1e3),
@@ -50,12 +53,12 @@ class CartPole:
     @property
     def spec(self) -> EnvSpec:
         # No bounds on the observation: they would follow from leaves, and a spec is static.
-        return EnvSpec("cartpole", obs=Box((4,)), action=Discrete(2), max_episode_steps=500)
+        return EnvSpec("cartpole", obs=Box((4 if self.velocities else 2,)), action=Discrete(2), max_episode_steps=500)
 
     def reset(self, key: Key) -> tuple[Array, Array]:
         """Consumes ``key``."""
         state = self.start * jax.random.uniform(key, (4,), jnp.float32, -1.0, 1.0)
-        return state, state
+        return state, self._observe(state)
 
     def step(self, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
         """Deterministic; ``key`` is not used."""
@@ -70,4 +73,7 @@ class CartPole:
         after = jnp.stack([x + self.dt * x_dot, x_dot + self.dt * x_acc,
                            angle + self.dt * angle_dot, angle_dot + self.dt * angle_acc])
         fell = (jnp.abs(after[0]) > self.max_position) | (jnp.abs(after[2]) > self.max_angle)
-        return after, Step(after, jnp.ones((), jnp.float32), fell, jnp.zeros((), bool), {})
+        return after, Step(self._observe(after), jnp.ones((), jnp.float32), fell, jnp.zeros((), bool), {})
+
+    def _observe(self, state: Array) -> Array:
+        return state if self.velocities else state[::2]

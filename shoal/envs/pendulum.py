@@ -12,6 +12,7 @@ from shoal.specs import Box, EnvSpec
 from shoal.types import Array, Key, Step, pytree
 
 MAX_TORQUE = 2.0  # bounds the action, so it is part of the spec and cannot be a leaf
+COARSE_TURN = 201 / 32  # 2π to eight bits
 
 
 @pytree
@@ -55,7 +56,7 @@ class Pendulum:
     def step(self, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
         """Deterministic; ``key`` is not used. ``action`` [1] is clipped to the bounds."""
         # The angle is brought back to [-π, π) at every step: a float32 that grows with each turn would lose its digits.
-        angle, speed = jnp.mod(state[0] + math.pi, 2 * math.pi) - math.pi, state[1]
+        angle, speed = _wrap(state[0]), state[1]
         torque = jnp.clip(jnp.asarray(action, jnp.float32)[0], -MAX_TORQUE, MAX_TORQUE)
         cost = angle**2 + 0.1 * speed**2 + 0.001 * torque**2
         acc = 3 * self.gravity / (2 * self.length) * jnp.sin(angle) + 3 / (self.mass * self.length**2) * torque
@@ -63,6 +64,13 @@ class Pendulum:
         after = jnp.stack([angle + speed * self.dt, speed])
         never = jnp.zeros((), bool)
         return after, Step(_observe(after), -cost, never, never, {})
+
+
+def _wrap(angle: Array) -> Array:
+    """To [-π, π]. 2π is taken away in two parts, the first so short that its multiples are exact: an angle of many turns,
+    as Gymnasium's states have them, loses no digits."""
+    turns = jnp.round(angle / (2 * math.pi))
+    return (angle - turns * COARSE_TURN) - turns * (2 * math.pi - COARSE_TURN)
 
 
 def _observe(state: Array) -> Array:

@@ -8,9 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shoal.envs import make
 from shoal.envs.acrobot import Acrobot
 from shoal.envs.cartpole import CartPole
+from shoal.envs.mountain_car import MountainCar
+from shoal.envs.mountain_car_continuous import MountainCarContinuous
 from shoal.envs.pendulum import Pendulum
+from shoal.errors import ConfigError
 
 CASES = {  # id: our class, bounds of states set at random, distance of a state from the edge of termination
     "CartPole-v1": (CartPole(), [2.6, 3.0, 0.25, 3.0],
@@ -69,11 +73,23 @@ def test_starts_fill_gymnasiums_range(env, bound):
     np.testing.assert_allclose(state.std(0), 1 / np.sqrt(3), atol=0.03)
 
 
-@pytest.mark.parametrize("env", [CartPole(), Acrobot(), Pendulum()])
+@pytest.mark.parametrize("env", [MountainCar(), MountainCarContinuous()])
+def test_cars_start_at_rest_in_gymnasiums_range(env):
+    state, obs = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 2000))
+    np.testing.assert_array_equal(obs, state)
+    position, velocity = np.asarray(state).T
+    assert not velocity.any() and -0.6 <= position.min() < -0.598 and -0.402 < position.max() <= -0.4
+    np.testing.assert_allclose([position.mean(), position.std()], [-0.5, 0.2 / np.sqrt(12)], atol=0.004)
+
+
+@pytest.mark.parametrize("env", [CartPole(), CartPole(velocities=False), Acrobot(), Pendulum(), MountainCar(),
+                                 MountainCarContinuous()])
 def test_shapes_dtypes_and_spec(env):
     spec = env.spec
-    assert hash(spec) == hash(type(env)().spec) and spec.max_episode_steps == gymnasium.spec(
-        {"cartpole": "CartPole-v1", "acrobot": "Acrobot-v1", "pendulum": "Pendulum-v1"}[spec.name]).max_episode_steps
+    name = {"cartpole": "CartPole-v1", "acrobot": "Acrobot-v1", "pendulum": "Pendulum-v1", "mountain_car": "MountainCar-v0",
+            "mountain_car_continuous": "MountainCarContinuous-v0"}[spec.name]
+    assert hash(spec) == hash(type(env)(*vars(env).values()).spec)
+    assert spec.max_episode_steps == gymnasium.spec(name).max_episode_steps
     state, _ = env.reset(jax.random.key(0))
     for dtype in (jnp.int32, jnp.int8, jnp.uint8) if spec.action.shape == () else (jnp.float32,):
         after, step = jax.jit(type(env).step)(env, state, jnp.ones(spec.action.shape, dtype), jax.random.key(0))
@@ -94,6 +110,55 @@ def test_cartpole_by_hand():
     drive = 10 / 1.1
     angle_acc = -drive / (0.5 * (4 / 3 - 0.1 / 1.1))
     np.testing.assert_allclose(after, [0, 0.02 * (drive - 0.05 * angle_acc / 1.1), 0, 0.02 * angle_acc], rtol=1e-6)
+
+
+def test_cartpole_without_velocities_moves_alike_and_shows_half():
+    full, half = CartPole(), CartPole(velocities=False)
+    start, shown = half.reset(jax.random.key(3))
+    np.testing.assert_array_equal(start, full.reset(jax.random.key(3))[0])
+    np.testing.assert_array_equal(shown, start[np.array([0, 2])])
+    (after, step), (same, whole) = (env.step(start, jnp.int32(1), jax.random.key(0)) for env in (half, full))
+    np.testing.assert_array_equal(after, same)
+    np.testing.assert_array_equal(step.obs, whole.obs[np.array([0, 2])])
+    assert half.spec.obs.shape == (2,) and full.spec.obs.shape == (4,)
+
+
+def test_mountain_car_by_hand():
+    key = jax.random.key(0)
+    after, step = MountainCar().step(jnp.array([-0.5, 0.01]), jnp.int32(2), key)
+    velocity = 0.01 + 0.001 - 0.0025 * np.cos(-1.5)
+    np.testing.assert_allclose(after, [-0.5 + velocity, velocity], rtol=1e-6)
+    assert step.reward == -1 and not step.terminated
+    after, _ = MountainCar().step(jnp.array([-1.19, -0.05]), jnp.int32(0), key)
+    np.testing.assert_allclose(after, [-1.2, 0.0])  # the wall takes the velocity
+    after, step = MountainCar().step(jnp.array([0.49, 0.05]), jnp.int32(2), key)
+    assert step.terminated and step.reward == -1 and after[0] > 0.5
+
+
+def test_throttle_costs_its_square_and_the_goal_pays():
+    env, key = MountainCarContinuous(), jax.random.key(0)
+    _, step = env.step(jnp.array([-0.5, 0.0]), jnp.array([-0.5]), key)
+    assert float(step.reward) == pytest.approx(-0.025) and not step.terminated
+    _, step = env.step(jnp.array([0.44, 0.03]), jnp.array([1.0]), key)
+    assert float(step.reward) == pytest.approx(99.9) and step.terminated
+    _, step = MountainCarContinuous(goal_velocity=0.06).step(jnp.array([0.44, 0.03]), jnp.array([1.0]), key)
+    assert float(step.reward) == pytest.approx(-0.1) and not step.terminated  # there, but too slow
+    fast, step = env.step(jnp.array([-0.5, 0.0]), jnp.array([3.0]), key)
+    np.testing.assert_array_equal(fast, env.step(jnp.array([-0.5, 0.0]), jnp.array([1.0]), key)[0])
+    assert float(step.reward) == pytest.approx(-0.9)  # Gymnasium charges what was asked for
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"min_position": 0.6}, "min_position = 0.6: expected a number below max_position = 0.6"),
+    ({"goal_position": 0.7}, "goal_position = 0.7: expected a place on the road, from -1.2 to 0.6"),
+    ({"start_low": -1.3}, "start_low = -1.3: expected a place on the road"),
+    ({"start_low": -0.3}, "start_low = -0.3: expected a number of at most start_high = -0.4"),
+    ({"max_speed": 0.0}, "max_speed = 0.0.*from 1e-06"),
+])
+@pytest.mark.parametrize("name", ["mountain_car", "mountain_car_continuous"])
+def test_impossible_roads_are_refused(name, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make(name, **options)
 
 
 def test_pendulum_stays_precise_over_many_turns():
