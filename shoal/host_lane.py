@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shoal import rng
-from shoal.envs import replay
+from shoal.envs import replay, rows
+from shoal.envs.gym_vector import GymVector
 from shoal.errors import EnvError, ReplayError
+from shoal.loops import Scores
 from shoal.specs import Discrete, EnvSpec, Group, zeros
 from shoal.types import Chunk, Episodes, HostEnv, Memory, Params, Role, Transition, Tree
 
@@ -56,7 +59,7 @@ class HostLane:
         for i in range(size):
             obs = self._reset(i)
             _check_shape(self.spec, obs, "reset")
-            _write(self._obs, i, obs)
+            rows.write(self._obs, i, obs)
 
     def _reset(self, i: int) -> Tree:
         if self._mode == "fresh" and self._episode[i]:
@@ -74,12 +77,7 @@ class HostLane:
     def make(self, params: Params, version: int, seq: int) -> Chunk:
         """The lane's chunk number ``seq``, made with ``params``."""
         noise, memory = self._noise(self.lane, seq), self._memory
-        try:
-            data, episodes = self._steps(params, noise)
-        except EnvError:
-            raise
-        except Exception as error:
-            raise EnvError(f"{self.spec.name}: {type(error).__name__} in step or reset: {error}") from error
+        data, episodes = _guarded(self.spec.name, lambda: self._steps(params, noise))
         _check_finite(self.spec.name, data)
         return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
 
@@ -88,7 +86,7 @@ class HostLane:
         num, agents, act_fn = self._num_steps, self.spec.agent_shape, self._acting(params)
         shape = (num, self.size, *agents)
         obs = zeros(self.spec.obs, (num + 1, self.size, *agents))
-        _write(obs, 0, self._obs)
+        rows.write(obs, 0, self._obs)
         whole = not isinstance(obs, dict)  # one array: the common, fast case
         rewards: list[Any] = []
         finals: list[tuple[int, int, Tree]] = []  # where episodes ended, and the observations that a reset hides
@@ -97,12 +95,12 @@ class HostLane:
         choices = [np.int64(i) for i in range(self.spec.action.num)] if isinstance(self.spec.action, Discrete) and not agents else None
         steps = [env.step for env in self.envs]
         for t in range(num):
-            acted = act_fn(self._memory, obs[t] if whole else _row(obs, t), self._role, _row(noise, t))
+            acted = act_fn(self._memory, obs[t] if whole else rows.row(obs, t), self._role, rows.row(noise, t))
             action, self._memory = np.asarray(acted.action), acted.memory
             if actions is None:
                 actions = np.empty((num, *action.shape), action.dtype)
             actions[t] = action
-            following = obs[t + 1] if whole else _row(obs, t + 1)
+            following = obs[t + 1] if whole else rows.row(obs, t + 1)
             # Gymnasium checks a NumPy integer faster than a Python one
             for i, act in enumerate([choices[a] for a in action.tolist()] if choices else action):
                 answer, reward, term, trunc, _ = steps[i](act)
@@ -112,21 +110,21 @@ class HostLane:
                 elif over := term or trunc:
                     terminated[t, i], truncated[t, i] = term, trunc
                 if over:
-                    finals.append((t, i, answer))
+                    finals.append((t, i, rows.each(np.array, answer)))  # the environment may reset in place
                     answer = self._restart(i)
                     steps[i] = self.envs[i].step
                 if whole:
                     following[i] = answer
                 else:
-                    _write(following, i, answer)
-        self._obs = _row(obs, num)
+                    rows.write(following, i, answer)
+        self._obs = rows.row(obs, num)
         reward = np.asarray(rewards, np.float32).reshape(shape)
         episodes = self._settle(reward * valid, finals, actions)
-        next_obs = _map(lambda x: x[1:].copy(), obs)
+        next_obs = rows.each(lambda x: x[1:].copy(), obs)
         for t, i, final in finals:
-            _write(_row(next_obs, t), i, final)
+            rows.write(rows.row(next_obs, t), i, final)
         last = terminated | truncated | (episodes.ended[..., None] if agents else episodes.ended)
-        data = Transition(_map(lambda x: x[:-1], obs), actions, reward, 1.0 - terminated.astype(np.float32), next_obs, last,
+        data = Transition(rows.each(lambda x: x[:-1], obs), actions, reward, 1.0 - terminated.astype(np.float32), next_obs, last,
                           valid.astype(np.float32), ())
         return data, episodes
 
@@ -170,7 +168,7 @@ class HostLane:
         state = tuple(env.get_state() for env in self.envs) if self._mode == "state" else ()  # type: ignore[attr-defined]
         return HostRecord(np.asarray(self._episode, np.int64), np.asarray(self._returns, np.float64),
                           np.asarray(self._lengths, np.int64), self._present.copy(), tuple(logs), self._checksums(), self._memory,
-                          _map(np.copy, self._obs), state)
+                          rows.each(np.copy, self._obs), state)
 
     def restore(self, record: HostRecord, *, inexact: bool) -> list[str]:
         """Stand where ``record`` says, by state or replay. Answers one line per environment that could only start anew."""
@@ -186,32 +184,150 @@ class HostLane:
             if self._mode == "state":
                 env.reset(self._episode_seed(i))
                 env.set_state(record.state[i])  # type: ignore[attr-defined]
-                obs = _row(record.obs, i)
+                obs = rows.row(record.obs, i)
             else:
                 actions = record.actions[i]
                 obs = replay.replay(env, self._episode_seed(i), actions.tolist() if actions.ndim == 1 else actions)
-            _write(self._obs, i, obs)
+            rows.write(self._obs, i, obs)
         for i in np.flatnonzero(self._checksums() != record.checksum).tolist():
             if not inexact:
                 raise ReplayError(f"{self.spec.name}: replaying episode {self._episode[i]} of environment {i} in lane {self.lane} did not "
                                   "lead back to the observation it was saved at; --inexact-resume starts a new episode instead")
             notes.append(f"{self.spec.name}: environment {i} of lane {self.lane} starts a new episode (replay differed)")
-            _write(self._obs, i, self._restart(i))
+            rows.write(self._obs, i, self._restart(i))
             self._lengths[i], self._returns[i] = 0, np.zeros(self.spec.agent_shape)
         return notes
 
     def _checksums(self) -> np.ndarray:
-        leaves = list(self._obs.values()) if isinstance(self._obs, dict) else [self._obs]
-        sums = [[zlib.crc32(np.ascontiguousarray(x[i]).tobytes()) for x in leaves] for i in range(self.size)]
-        return np.asarray([zlib.crc32(repr(row).encode()) for row in sums], np.uint32)
+        return checksums(self._obs, self.size)
 
     def close(self) -> None:
         for env in self.envs:
             env.close()
 
 
-def _map(fn: Callable[[Any], Any], tree: Tree) -> Tree:
-    return {name: _map(fn, x) for name, x in tree.items()} if isinstance(tree, dict) else fn(tree)
+class VectorLane:
+    """A ready-made vector of environments as a lane: it resets itself, in its own way and with its own generators.
+
+    Rows in which an environment only reset are not valid. Evaluation borrows the environments: the running episodes are given up.
+    """
+
+    def __init__(self, vector: GymVector, *, seed: int, num_steps: int, memory_fn: Callable[[int], Memory],
+                 acting_fn: Callable[[Params], ActFn], noise_fn: Callable[[int, int], Tree], role: Role):
+        self.lane, self.size, self.spec, self._vector = 0, vector.num_envs, vector.spec, vector
+        self._seed, self._num_steps, self._acting, self._noise, self._role = seed, num_steps, acting_fn, noise_fn, role
+        self._fresh_memory = memory_fn(self.size)
+        self._episode = np.zeros(self.size, np.int64)
+        self._obs = zeros(self.spec.obs, (self.size,))
+        self._begin()
+
+    def _begin(self) -> None:
+        """New episodes everywhere, seeded by how many there were."""
+        obs = self._vector.reset(rng.host_seed(self._seed, rng.Stream.ENV, self.lane, int(self._episode.sum())))
+        _check_shape(self.spec, rows.each(lambda x: x[0], obs), "reset")
+        rows.write(self._obs, ..., obs)
+        self._returns, self._lengths = np.zeros(self.size), np.zeros(self.size, np.int64)
+        self._memory = self._fresh_memory
+
+    def make(self, params: Params, version: int, seq: int) -> Chunk:
+        """The lane's chunk number ``seq``, made with ``params``."""
+        noise, memory = self._noise(self.lane, seq), self._memory
+        data, episodes = _guarded(self.spec.name, lambda: self._steps(params, noise))
+        _check_finite(self.spec.name, data)
+        return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
+
+    def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
+        act_fn, shape = self._acting(params), (self._num_steps, self.size)
+        obs, next_obs = zeros(self.spec.obs, shape), zeros(self.spec.obs, shape)
+        reward, returns = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        terminated, last, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape, bool)
+        lengths, ended = np.zeros(shape, np.int32), np.zeros(shape, bool)
+        actions: list[np.ndarray] = []
+        for t in range(self._num_steps):
+            rows.write(obs, t, self._obs)
+            acted = act_fn(self._memory, rows.row(obs, t), self._role, rows.row(noise, t))
+            self._memory = acted.memory
+            actions.append(np.asarray(acted.action))
+            moved = self._vector.step(actions[t])
+            rows.write(next_obs, t, moved.obs)
+            rows.write(self._obs, ..., moved.following)
+            ended[t] = moved.terminated | moved.truncated
+            # a row that only reset ends too: policy memory starts afresh after it, here and in the learner
+            reward[t], terminated[t], last[t], valid[t] = moved.reward, moved.terminated, ended[t] | ~moved.played, moved.played
+            self._returns += moved.reward
+            self._lengths += moved.played
+            returns[t], lengths[t] = self._returns, self._lengths
+            if last[t].any():
+                self._renew(ended[t], last[t])
+        alive = 1.0 - terminated.astype(np.float32)
+        data = Transition(obs, np.stack(actions), reward, alive, next_obs, last, valid.astype(np.float32), ())
+        return data, Episodes(ended, returns * ended, lengths * ended)
+
+    def _renew(self, ended: np.ndarray, last: np.ndarray) -> None:
+        self._episode += ended
+        self._returns[ended], self._lengths[ended] = 0.0, 0
+        if not (isinstance(self._memory, tuple) and self._memory == ()):
+            self._memory = _map2(lambda now, new: _with_row(now, last, np.asarray(new)[last]), self._memory, self._fresh_memory)
+
+    def record(self) -> HostRecord:
+        """How far the lane is; where its environments stand cannot be said."""
+        return HostRecord(self._episode.copy(), self._returns.copy(), self._lengths.copy(), np.ones(self.size, bool), (),
+                          checksums(self._obs, self.size), self._memory, rows.each(np.copy, self._obs), ())
+
+    def restore(self, record: HostRecord, *, inexact: bool) -> list[str]:
+        """Start new episodes after those of ``record``, and say so: they are all that can be had, asked for or not."""
+        self._episode = record.episode + 1
+        self._begin()
+        return [f"{self.spec.name}: a ready-made vector cannot be brought back to where it stood; "
+                f"its {self.size} environments start new episodes"]
+
+    def evaluate(self, act_fn: ActFn, noise_fn: Callable[[int, int], Tree], episodes: int, role: Role, limit: int) -> Scores:
+        """Scores of ``episodes`` episodes, one on each environment at a time; those of training start anew afterwards."""
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+        for first in range(0, episodes, self.size):
+            part = slice(first, min(first + self.size, episodes))
+            play = partial(self._play, act_fn, partial(noise_fn, first), first, part.stop - first, role, limit)
+            returns[part], lengths[part] = _guarded(self.spec.name, play)
+        self._episode += 1
+        self._begin()
+        return Scores(returns, lengths, np.full(episodes, np.nan))
+
+    def _play(self, act_fn: ActFn, noise_fn: Callable[[int], Tree], first: int, num: int, role: Role, limit: int
+              ) -> tuple[np.ndarray, np.ndarray]:
+        """One episode on each of the first ``num`` environments; what the others, and those that are done, do is ignored."""
+        rows.write(self._obs, ..., self._vector.reset(rng.host_seed(self._seed, rng.Stream.EVAL_ENV, first)))
+        returns, lengths, memory, t = np.zeros(self.size), np.zeros(self.size, np.int64), self._fresh_memory, 0
+        present, greedy, noise = np.arange(self.size) < num, bool(np.asarray(role.greedy).all()), None
+        while present.any() and t < limit:
+            noise = noise_fn(t) if t == 0 or not greedy else noise  # what is not used need not be drawn anew
+            acted = act_fn(memory, self._obs, role, noise)
+            moved, memory = self._vector.step(np.asarray(acted.action)), acted.memory
+            rows.write(self._obs, ..., moved.following)
+            returns += np.where(present, moved.reward, 0.0)
+            lengths += present
+            present &= ~(moved.terminated | moved.truncated)
+            t += 1
+        return returns[:num], lengths[:num]
+
+    def close(self) -> None:
+        """Nothing: the vector is its maker's."""
+
+
+def _guarded(name: str, act_fn: Callable[[], Any]) -> Any:
+    """What ``act_fn`` answers; whatever an environment raises in it is an error of the environment."""
+    try:
+        return act_fn()
+    except EnvError:
+        raise
+    except Exception as error:
+        raise EnvError(f"{name}: {type(error).__name__} in step or reset: {error}") from error
+
+
+def checksums(obs: Tree, size: int) -> np.ndarray:
+    """One number for each row of ``obs`` [B, ...]."""
+    arrays = list(rows.arrays(obs))
+    sums = [[zlib.crc32(np.ascontiguousarray(x[i]).tobytes()) for x in arrays] for i in range(size)]
+    return np.asarray([zlib.crc32(repr(row).encode()) for row in sums], np.uint32)
 
 
 def _map2(fn: Callable[[Any, Any], Any], a: Tree, b: Tree) -> Tree:
@@ -223,22 +339,10 @@ def _map2(fn: Callable[[Any, Any], Any], a: Tree, b: Tree) -> Tree:
     return fn(a, b)
 
 
-def _with_row(x: Any, i: int, row: Any) -> np.ndarray:
+def _with_row(x: Any, i: Any, row: Any) -> np.ndarray:
     out = np.array(x)
     out[i] = row
     return out
-
-
-def _row(tree: Tree, i: int) -> Tree:
-    return tree[i] if not isinstance(tree, dict) else {name: _row(x, i) for name, x in tree.items()}
-
-
-def _write(tree: Tree, i: int, value: Tree) -> None:
-    if isinstance(tree, dict):
-        for name, x in tree.items():
-            _write(x, i, value[name])
-    else:
-        tree[i] = value
 
 
 def _check_shape(spec: EnvSpec, obs: Tree, where: str) -> None:

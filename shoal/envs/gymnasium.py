@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from shoal.errors import ConfigError, MissingError, nearest
-from shoal.specs import Box, Discrete, EnvSpec
+from shoal.envs import gym_spaces
+from shoal.errors import ConfigError, EnvError, MissingError, nearest
+from shoal.specs import MASK, Discrete, EnvSpec, MultiDiscrete
 
 _WORLDS = {"ALE": ("ale_py", "ale-py")}  # namespaces that register themselves only when their package is imported
 
@@ -49,17 +50,24 @@ def find_spec(name: str, known: list[str] | None = None) -> Any:
 
 
 class GymEnv:
-    """One Gymnasium environment with Box or Discrete spaces.
+    """One Gymnasium environment.
 
     Observations and rewards are answered as the environment gives them; whoever keeps them copies. Choices that do not start
-    at 0 are shifted. If the environment has ``get_state`` and ``set_state``, so has this one.
+    at 0 are shifted, a Dict or Tuple observation is a dict, a Dict or Tuple action is one vector: ``read_obs`` and
+    ``write_action`` translate, or are None where there is nothing to do. ``info_mask`` makes the mask that some environments
+    (Taxi) put into their info part of what they show: a dict of ``obs`` and ``action_mask``. If the environment has
+    ``get_state`` and ``set_state``, so has this one.
     """
 
-    def __init__(self, id: str, max_episode_steps: int = 0, **options: Any):
+    def __init__(self, id: str, max_episode_steps: int = 0, info_mask: bool = False, **options: Any):
         found = find_spec(id)
         self._env = env = _build(found, options)
         try:
-            obs, action = _space(id, "observation", env.observation_space), _space(id, "action", env.action_space)
+            if info_mask:
+                self._env = env = _Masked(id, env)
+            obs, self.read_obs = gym_spaces.observed(f"observation space of {id!r}", env.observation_space)
+            action, self.write_action = gym_spaces.acted(f"action space of {id!r}", env.action_space)
+            gym_spaces.check_mask(f"observation space of {id!r}", obs, action)
         except ConfigError:
             env.close()
             raise
@@ -67,9 +75,7 @@ class GymEnv:
         self.spec = EnvSpec(id, obs, action, max_episode_steps=limit)
         self._limit = limit or sys.maxsize
         self._count = 0
-        self._shift = int(getattr(env.observation_space, "start", 0))
-        self.action_start = int(getattr(env.action_space, "start", 0))
-        self._step = _shifted(env, self._shift)
+        self._step = _translated(env.step, self.read_obs, self.write_action) if self.read_obs or self.write_action else env.step
         inner = env.unwrapped
         if hasattr(inner, "get_state") and hasattr(inner, "set_state"):
             self.get_state, self.set_state = self._get_state, self._set_state
@@ -77,7 +83,7 @@ class GymEnv:
     def reset(self, seed: int) -> Any:
         self._count = 0
         obs = self._env.reset(seed=seed)[0]
-        return obs - self._shift if self._shift else obs
+        return self.read_obs(obs) if self.read_obs else obs
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, _ = self._step(action)
@@ -142,35 +148,40 @@ def _remedy(error: Exception) -> str:
     return f"cannot be made: {_line(error)}"
 
 
-def _space(id: str, role: str, space: Any) -> Box | Discrete:
-    spaces = _package().spaces
-    if type(space) is spaces.Discrete:
-        return Discrete(int(space.n))
-    kind = space.dtype.kind if isinstance(space, spaces.Box) else ""
-    if kind == "f" or (kind in "iu" and kind and role == "observation"):
-        with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
-            low, high = (_bound(b.astype(np.float32) if kind == "f" else b) for b in (space.low, space.high))
-        return Box(tuple(space.shape), low, high, "float32" if kind == "f" else str(space.dtype))
-    raise ConfigError(f"{role} space of {id!r} is {str(space)[:80]}: expected a Box or Discrete space")
+class _Masked:
+    """A Gymnasium environment that shows the mask from its info, beside or in its observation."""
+
+    def __init__(self, id: str, env: Any):
+        spaces = _package().spaces
+        action, _ = gym_spaces.acted(f"action space of {id!r}", env.action_space)
+        if not isinstance(action, Discrete | MultiDiscrete):
+            raise ConfigError(f"info_mask: the actions of {id!r} are {type(action).__name__}; expected Discrete or MultiDiscrete")
+        self._id, self._env, self._named = id, env, isinstance(env.observation_space, spaces.Dict)
+        self._all = np.ones(gym_spaces.num_choices(action), np.int8)
+        shown = dict(env.observation_space.spaces) if self._named else {"obs": env.observation_space}
+        self.observation_space = spaces.Dict(shown | {MASK: spaces.MultiBinary(len(self._all))})
+        self.action_space, self.unwrapped, self.close = env.action_space, env.unwrapped, env.close
+
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        obs, info = self._env.reset(seed=seed)
+        return self._shown(obs, info, False), info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return self._shown(obs, info, terminated or truncated), reward, terminated, truncated, info
+
+    def _shown(self, obs: Any, info: dict[str, Any], over: bool) -> dict[str, Any]:
+        if MASK not in info and not over:  # after the end nobody chooses
+            raise EnvError(f"{self._id}: its info has no {MASK!r}; leave info_mask out")
+        return (dict(obs) if self._named else {"obs": obs}) | {MASK: info.get(MASK, self._all)}
 
 
-def _bound(values: np.ndarray) -> float | tuple[float, ...]:
-    flat = values.reshape(-1)
-    if flat.size and (flat == flat[0]).all():
-        return float(flat[0])
-    return tuple(float(v) for v in flat)
+def _translated(step_fn: Callable[[Any], Any], read_fn: Callable[[Any], Any] | None, write_fn: Callable[[Any], Any] | None
+                ) -> Callable[[Any], Any]:
+    """``step`` in our own spaces."""
 
+    def step(action: Any) -> Any:
+        obs, reward, terminated, truncated, info = step_fn(write_fn(action) if write_fn else action)
+        return (read_fn(obs) if read_fn else obs), reward, terminated, truncated, info
 
-def _shifted(env: Any, shift: int) -> Callable[[Any], Any]:
-    """The environment's own ``step`` itself, or the thinnest cover where numbers must be moved."""
-    step, space = env.step, env.action_space
-    start = int(getattr(space, "start", 0))
-    wide = getattr(space, "low", None) is not None and space.dtype == np.float64
-
-    def moved(action: Any) -> Any:
-        # float32 bounds may lie a rounding outside float64 ones, and environments assert
-        action = np.clip(np.asarray(action, np.float64), space.low, space.high) if wide else action + start
-        obs, *rest = step(action)
-        return (obs - shift if shift else obs), *rest
-
-    return moved if start or shift or wide else step
+    return step

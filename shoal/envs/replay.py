@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import ReplayError
-from shoal.specs import Discrete, EnvSpec, Group, Space
+from shoal.specs import Discrete, EnvSpec, Group, MultiBinary, MultiDiscrete, Space
 from shoal.types import HostEnv, Tree
 
-NUM_TRIED = 30  # actions per trial; state carried across a reset shows within a few
+NUM_TRIED = 200  # actions per trial; what BipedalWalker-v3 carries across a reset shows after 54
 
 
 def replay_mode(make_fn: Callable[[], HostEnv], seed: int) -> str:
@@ -64,6 +64,9 @@ def _random_action(spec: EnvSpec, draw: np.random.Generator) -> Any:
     if isinstance(spec.action, Discrete):
         action = draw.integers(0, spec.action.num, spec.agent_shape)
         return action.astype(np.int32) if spec.num_agents else int(action)
+    if isinstance(spec.action, MultiDiscrete | MultiBinary):
+        nums = spec.action.nums if isinstance(spec.action, MultiDiscrete) else (2,) * spec.action.num
+        return draw.integers(0, nums, spec.agent_shape + spec.action.shape).astype(np.int32)
     low, high = (np.clip(bound, -1e3, 1e3) for bound in spec.action.bounds())
     return draw.uniform(low, high, spec.agent_shape + spec.action.shape).astype(np.float32)
 

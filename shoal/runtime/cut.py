@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,8 +22,11 @@ def named(tree: Tree, prefix: str) -> dict[str, np.ndarray]:
     return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in flat}
 
 
-def filled(tree: Tree, tensors: dict[str, np.ndarray], prefix: str) -> Tree:
-    """``tree`` with its leaves taken from ``tensors`` by path; shapes and types must agree."""
+def filled(tree: Tree, tensors: dict[str, np.ndarray], prefix: str, as_fn: Callable[[np.ndarray], Any] = jnp.asarray) -> Tree:
+    """``tree`` with its leaves taken from ``tensors`` by path; shapes and types must agree.
+
+    On the device, which halves numbers of 64 bits, unless ``as_fn`` says otherwise.
+    """
     def one(path: Any, leaf: Any) -> Any:
         name = prefix + jax.tree_util.keystr(path)
         if name not in tensors:
@@ -30,7 +34,7 @@ def filled(tree: Tree, tensors: dict[str, np.ndarray], prefix: str) -> Tree:
         value = tensors[name]
         if value.shape != leaf.shape or value.dtype != leaf.dtype:
             raise StoreError(f"checkpoint's {name} is {value.dtype}{value.shape}, this plan needs {leaf.dtype}{leaf.shape}")
-        return jnp.asarray(value)
+        return as_fn(value)
 
     return jax.tree_util.tree_map_with_path(one, tree)
 

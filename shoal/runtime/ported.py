@@ -9,15 +9,17 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, loops, rng
 from shoal.envs import replay
+from shoal.envs.gym_vector import GymVector
 from shoal.errors import DeadlineError
-from shoal.host_lane import HostLane, HostRecord
+from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
 from shoal.runtime.cut import ends, filled, named, on_device, watch
-from shoal.scoring import evaluate_compiled, evaluate_host
+from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec, zeros
 from shoal.types import Algorithm, Batch, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
@@ -63,6 +65,7 @@ _init = jax.jit(lambda algorithm, spec, key: algorithm.init(spec, key), static_a
 _policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
 _start = jax.jit(lane.start, static_argnums=4)
 _draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
+_draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key, (size,)), static_argnums=(1, 3))
 
 
 @partial(jax.jit, static_argnums=8, donate_argnums=1)
@@ -166,8 +169,8 @@ class Ported:
             self.spec = self.env.spec
         else:
             assert self._make is not None
-            probe = self._make()
-            self.spec = probe.spec
+            probe: Any = self._make()
+            self.spec, self._vector = probe.spec, probe if isinstance(probe, GymVector) else None
             probe.close()
         learner = _init(self.algorithm, self.spec, rng.key(self.root, rng.Stream.INIT))
         self._state = LearnerState(learner, flow.init_tally())
@@ -185,16 +188,18 @@ class Ported:
 
     def _host_lanes(self, roles: list[Any]) -> list[Any]:
         assert self._make is not None
-        self.replay_mode = replay.replay_mode(self._make, rng.host_seed(self.seed, rng.Stream.RESET, 0))
 
         def noise(index: int, seq: int) -> Tree:
             drawn = _draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
             return jax.tree.map(np.asarray, drawn)
 
-        return [HostLane(i, self._lane_envs, self._make, seed=self.seed, num_steps=self.algorithm.num_steps, mode=self.replay_mode,
-                         memory_fn=lambda size: self.algorithm.memory(self.spec, size), acting_fn=self._acting,
-                         noise_fn=noise, role=roles[i])
-                for i in range(self.num_lanes)]
+        calls: dict[str, Any] = {"seed": self.seed, "num_steps": self.algorithm.num_steps, "acting_fn": self._acting,
+                                 "noise_fn": noise, "memory_fn": lambda size: self.algorithm.memory(self.spec, size)}
+        if self._vector is not None:
+            return [VectorLane(self._vector, role=roles[0], **calls)]
+        self.replay_mode = replay.replay_mode(self._make, rng.host_seed(self.seed, rng.Stream.RESET, 0))
+        calls |= {"mode": self.replay_mode}
+        return [HostLane(i, self._lane_envs, self._make, role=role, **calls) for i, role in enumerate(roles)]
 
     # running
 
@@ -262,8 +267,18 @@ class Ported:
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
         if self.env is not None:
             return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
+        if self._vector is not None:
+            return self._evaluate_vector(episodes, greedy)
         assert self._make is not None
         return evaluate_host(self.algorithm, self._acting(self.policy()), self._make, self.seed, episodes, greedy, self._lane_envs)
+
+    def _evaluate_vector(self, episodes: int, greedy: bool) -> Scores:
+        def noise(first: int, t: int) -> Tree:
+            return _draw_step(self.algorithm, self.spec, rng.key(self.root, rng.Stream.EVAL_ACT, first, t), self._lane_envs)
+
+        limit = self.spec.max_episode_steps or ENDLESS
+        role = lane.role(0.0, self._lane_envs, greedy)
+        return self.lanes[0].evaluate(self._acting(self.policy()), noise, episodes, role, limit)
 
     def close(self) -> None:
         for x in self.lanes:
@@ -283,6 +298,7 @@ def _record_tensors(record: HostRecord, prefix: str) -> dict[str, np.ndarray]:
 
 def _record(tensors: dict[str, np.ndarray], prefix: str, like: HostLane) -> HostRecord:
     now = like.record()
-    plain: dict[str, Any] = {name: tensors[f"{prefix}.{name}"] for name in _PLAIN}
-    trees = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}") for name in ("memory", "obs", "state")}
-    return HostRecord(actions=tuple(tensors[f"{prefix}.actions.{i}"] for i in range(like.size)), **plain, **trees)
+    plain: dict[str, Any] = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}", np.asarray) for name in _PLAIN}
+    trees = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}", jnp.asarray if name == "memory" else np.asarray)
+             for name in ("memory", "obs", "state")}
+    return HostRecord(actions=tuple(tensors[f"{prefix}.actions.{i}"] for i in range(len(now.actions))), **plain, **trees)
