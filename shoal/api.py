@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def _open(folder: str | Path, plugins: tuple[str, ...] = (), more_steps: int = 0
     raw = store.read_config(Path(folder))
     registry.load_plugins(plugins)
     config.check_plugins(raw.get("plugins", ()), {*plugins, *sys.modules}, str(folder))
-    plan = config.plan_from_dict(raw)
+    plan = config.plan_from_dict(raw, str(Path(folder) / store.CONFIG))
     if more_steps:
         point, _ = store.newest(Path(folder))
         plan = dataclasses.replace(plan, steps=point.step + more_steps, episodes=0, minutes=0.0)
@@ -77,7 +78,9 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
           threads: int = 1, **settings: Any) -> Run:
     """Train ``agent`` in ``env`` until the budget is spent: ``shoal.train(shoal.PPO(), "CartPole-v1", steps=200_000)``.
 
-    All fields of the plan are keywords (``seed``, ``num_envs``, ``eval_every`` …), besides ``out``, ``callbacks`` and ``quiet``.
+    ``env`` is a name, a compiled environment, or a vector made by ``gymnasium.make_vec``; that one is evaluated on, too, and running
+    episodes are given up for it. All fields of the plan are keywords (``seed``, ``num_envs``, ``eval_every`` …), besides ``out``,
+    ``callbacks`` and ``quiet``.
     """
     registry.load_plugins(tuple(settings.get("plugins", ())))
     if isinstance(agent, str):
@@ -87,12 +90,14 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
     if not hasattr(agent, "update") or not hasattr(agent, "act"):
         raise ConfigError(f"agent = {agent!r}: expected an algorithm such as shoal.PPO(), or the name of one")
     devices.prepare(device, threads)
+    from shoal.envs import gym_vector
     from shoal.main_loop import MainLoop
 
     if team:
         agent = registry.find("team", team)(agent)
     if not (steps or episodes or minutes):
         steps = config.DEFAULT_STEPS
+    env, settings = gym_vector.adopt(env, settings)
     loop = MainLoop(env, agent, device=device, threads=threads, **settings)
     _check_fields(dataclasses.replace(loop.plan, steps=steps, episodes=episodes, minutes=minutes))
     return Run(loop, loop.run(steps=steps, episodes=episodes, minutes=minutes))
@@ -138,12 +143,16 @@ def load(folder: str | Path, *, plugins: tuple[str, ...] = ()) -> Policy:
 
 
 class Policy:
-    """A trained policy: ``act(obs)`` answers in the environment's own units."""
+    """A trained policy: ``act(obs)`` answers in the environment's own units. ``reset()`` where an episode begins.
+
+    The run's own maps of observations (--frame-stack, --flatten-obs) are applied here, to what the environment itself shows.
+    """
 
     def __init__(self, folder: str | Path, plugins: tuple[str, ...] = ()):
         import jax
 
         from shoal import envs, lane
+        from shoal.envs.stacking import Observer
 
         self.plan = _open(folder, plugins)
         engine = _engine(self.plan, folder, None)
@@ -153,8 +162,14 @@ class Policy:
         key = jax.random.key(0)
         self._noise = jax.tree.map(lambda x: x[0], self._agent.draw(self.spec, key, (1, 1)))  # greedy: not used
         self._call = jax.jit(lambda a, *rest: a.act(*rest))
-        self._env = envs.make(self.plan.env, self.plan.max_episode_steps, **self.plan.env_options)
+        self._env = envs.from_plan(self.plan)
+        self._observer = Observer(self._env)
         engine.close()
+
+    def reset(self) -> None:
+        """Forget the episode so far: the policy's memory and the observations it was shown."""
+        self._memory = self._agent.memory(self.spec, 1)
+        self._observer.reset()
 
     def act(self, obs: Any) -> Any:
         """The greedy action for one observation (for a team: one row per agent)."""
@@ -162,12 +177,12 @@ class Policy:
 
         from shoal.envs import maps
 
-        row = jax.tree.map(lambda x: np.asarray(x)[None], obs, is_leaf=lambda x: isinstance(x, (list, tuple)))
+        row = jax.tree.map(lambda x: np.asarray(x)[None], self._observer(obs), is_leaf=lambda x: isinstance(x, (list, tuple)))
         row = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, row)
         acted = self._call(self._agent, self._params, self._memory, row, self._role, self._noise)
         self._memory = acted.memory
         action = maps.native(self._env, np.asarray(acted.action)[0])
-        return action.item() if np.ndim(action) == 0 else action
+        return action.item() if isinstance(action, np.ndarray | np.generic) and action.ndim == 0 else action
 
 
 def _engine(plan: Plan, folder: str | Path, seed: int | None) -> Any:
@@ -212,3 +227,75 @@ def run_resume(folder: str, more_steps: int, inexact: bool, quiet: bool) -> dict
 
 def run_eval(folder: str, episodes: int, sampled: bool, seed: int | None) -> dict[str, Any]:
     return evaluate(folder, episodes, sampled=sampled, seed=seed)
+
+
+def run_render(folder: str, mode: str, sampled: bool, seed: int | None, max_frames: int, show_fn: Callable[[Any], None]
+               ) -> dict[str, Any]:
+    """Play one evaluation episode of a run: text goes to ``show_fn`` shot by shot, pictures into ``folder/render``."""
+    plan = _open(folder)
+    devices.prepare(plan.device, plan.threads)
+    from shoal.envs import playback
+
+    env = playback.open_env(plan, mode)  # refused before anything is compiled
+    engine = _engine(plan, folder, seed)
+    try:
+        act_fn = _acting(engine, plan.seed if seed is None else seed, sampled)
+        shots = playback.play(env, act_fn, mode=mode, seed=plan.seed if seed is None else seed, max_steps=max_frames - 1)
+        if mode == "text":
+            where = ""
+            for shot in shots:
+                show_fn(shot)
+        else:
+            where, shot = _write_pictures(Path(folder) / "render", mode, shots)
+    finally:
+        engine.close()
+        if hasattr(env, "close"):
+            env.close()
+    return {"episode_return": shot.total, "length": shot.step, "frames": shot.step + 1, "over": shot.over, "path": where}
+
+
+def _acting(engine: Any, seed: int, sampled: bool) -> Callable[[Any, int], Any]:
+    """One environment's actions, in the engine's own units: greedy, or drawn as the evaluation draws them."""
+    import jax
+
+    from shoal import lane, rng
+
+    agent, params, spec = engine.algorithm, engine.policy(), engine.spec
+    role, memory, root = lane.role(0.0, 1, greedy=not sampled), agent.memory(spec, 1), rng.root(seed)
+
+    @jax.jit
+    def call(agent: Any, params: Any, memory: Any, obs: Any, key: Any) -> Any:
+        noise = jax.tree.map(lambda x: x[0], agent.draw(spec, key, (1, 1)))
+        return agent.act(params, memory, obs, role, noise)
+
+    def act(obs: Any, t: int) -> Any:
+        nonlocal memory
+        row = jax.tree.map(lambda x: np.asarray(x)[None], obs)
+        row = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, row)
+        acted = call(agent, params, memory, row, rng.key(root, rng.Stream.EVAL_ACT, t))
+        memory = acted.memory
+        return np.asarray(acted.action)[0]
+
+    return act
+
+
+def _write_pictures(folder: Path, mode: str, shots: Any) -> tuple[str, Any]:
+    """Every shot as a file of its own, or all in one; where, and the last shot."""
+    from shoal.envs import picture, playback
+
+    try:
+        folder.mkdir(exist_ok=True)
+        images = []
+        if mode == "rgb":
+            for old in folder.glob("frame-[0-9][0-9][0-9][0-9][0-9].png"):  # of an earlier, perhaps longer episode
+                old.unlink()
+        for shot in shots:
+            if mode == "rgb":
+                (folder / f"frame-{shot.step:05d}.png").write_bytes(picture.png(shot.picture))
+            else:
+                images.append(playback.thin(shot.picture))
+        if mode == "gif":
+            (folder / "episode.gif").write_bytes(picture.gif(images, playback.FRAME_S))
+    except OSError as error:
+        raise ConfigError(f"{str(folder)!r} cannot be written to: {error.strerror}") from error
+    return str(folder / "episode.gif" if mode == "gif" else folder), shot

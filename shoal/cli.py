@@ -8,6 +8,7 @@ import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ commands:
   resume DIR        continue a run exactly where it stopped
   eval DIR          score the final policy of a run
   list WHAT         what there is: envs, algos or runtimes
+  check-env ENV     whether an environment keeps its side, and what shoal does where it does not
+  doctor            versions, devices, extras, and the command that adds what is missing
 
   shoal COMMAND --help      every flag of a command
   shoal train ALGO --help   every flag of training with an algorithm, its own fields included
@@ -56,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "list": _list}
+    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "list": _list,
+                                                          "check-env": _check_env, "doctor": _doctor}
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _say(_HELP.rstrip())
     if argv[0] == "--version":
@@ -135,15 +139,41 @@ def _eval(argv: list[str]) -> int:
         return _say(parser.format_help().rstrip())
     episodes = flags.count("episodes", given["episodes"]) if "episodes" in given else 100
     seed = flags.count("seed", given["seed"], least=0) if "seed" in given else None
+    render = flags.choice("render", given["render"], flags.RENDERS) if "render" in given else ""
+    frames = flags.count("max_frames", given["max_frames"]) if "max_frames" in given else 500
+    if render and "episodes" in given:
+        raise ConfigError("--episodes is for scores; --render shows one episode")
+    if "max_frames" in given and not render:
+        raise ConfigError("--max-frames goes with --render")
     folder = _existing_run("eval", names, given)
     from shoal import api
 
+    if render:
+        shown = api.run_render(folder, render, given.get("sampled", False), seed, frames, _show_shot)
+        return _say(_as_json(shown)) if given.get("json", False) else _say(_about(shown))
     result = api.run_eval(folder, episodes, given.get("sampled", False), seed)
     if given.get("json", False):
         return _say(_as_json(result))
     kind = "sampled" if given.get("sampled", False) else "greedy"
     mean, std, low, high = (_number(result[f"{name}_return"]) for name in ("mean", "std", "min", "max"))
     return _say(f"mean return {mean} ± {std} (from {low} to {high}) over {result['episodes']} {kind} episodes")
+
+
+def _show_shot(shot: Any) -> None:
+    """One frame in the terminal: each in the place of the last, or below it where the output is no terminal."""
+    screen = sys.stdout.isatty()
+    begin, end = ("\x1b[H\x1b[2J", "\n") if screen else ("", "\n\n")
+    counts = f"step {shot.step}  reward {_number(shot.reward)}  return {_number(shot.total)}"
+    sys.stdout.write(f"{begin}{shot.picture.rstrip()}\n{counts}{end}")
+    sys.stdout.flush()
+    if screen:
+        time.sleep(0.05)
+
+
+def _about(shown: dict[str, Any]) -> str:
+    ending = "" if shown["over"] else " (cut: --max-frames)"
+    where = f"; written to {shown['path']}" if shown["path"] else ""
+    return f"return {_number(shown['episode_return'])} in {shown['length']} steps{ending}; {shown['frames']} frames{where}"
 
 
 def _list(argv: list[str]) -> int:
@@ -165,6 +195,41 @@ def _list(argv: list[str]) -> int:
     elif kind == "algo":
         lines += ["", "`shoal train ALGO --help` shows every field of one"]
     return _say("\n".join(lines))
+
+
+def _check_env(argv: list[str]) -> int:
+    parser = flags.check_env_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if not names:
+        raise ConfigError("check-env: which environment? e.g. `shoal check-env CartPole-v1`; see `shoal list envs`")
+    episodes = flags.count("episodes", given["episodes"]) if "episodes" in given else 10
+    seed = flags.count("seed", given["seed"], least=0) if "seed" in given else 0
+    options = flags.env_options(given)
+    config.load_plugins(given.get("plugins", []))
+    from shoal.envs import build
+
+    build.check_name(names[0])
+    from shoal.runtime import device
+    from shoal.testing import check_env, findings
+
+    device.prepare("cpu", 1)  # what is checked does not depend on it, and it starts at once
+    found = check_env(names[0], options=options, episodes=episodes, seed=seed)
+    _say(findings.as_json(names[0], found) if given.get("json", False) else "\n".join(findings.lines(names[0], found)))
+    return 0 if findings.conforms(found) else 1
+
+
+def _doctor(argv: list[str]) -> int:
+    parser = flags.doctor_parser()
+    given, _ = parser.parse(argv, most=0)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    from shoal import doctor
+
+    report = doctor.examine()
+    _say(_as_json(report) if given.get("json", False) else "\n".join(doctor.lines(report)))
+    return 0 if report["fine"] else 1
 
 
 # folders -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 _SPECIAL = {"plugins": ("--plugin", "MODULE"), "env_options": ("--env-option", "KEY=VALUE")}
 _NOT_FLAGS = ("algo", "env", "algorithm")
 _METAVAR = {"int": "N", "float": "X"}
+RENDERS = ("text", "rgb", "gif")
 
 
 class Parser(argparse.ArgumentParser):
@@ -135,6 +136,9 @@ def eval_parser() -> Parser:
     group.add_argument("--episodes", metavar="N", help="Episodes to play (default: 100).")
     group.add_argument("--sampled", action="store_true", help="Draw actions from the policy instead of taking its best.")
     group.add_argument("--seed", metavar="N", help="Seed of the evaluation (default: the run's own).")
+    group.add_argument("--render", metavar="HOW", help="Show one episode instead of scoring: text (in the terminal), rgb (PNG files in "
+                       "DIR/render) or gif (DIR/render/episode.gif).")
+    group.add_argument("--max-frames", metavar="N", help="Show at most this many frames (default: 500).")
     _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that the run needs."))
     group.add_argument("--json", action="store_true", help="End with one JSON object on the last line of stdout.")
     return parser
@@ -143,6 +147,25 @@ def eval_parser() -> Parser:
 def list_parser() -> Parser:
     parser = Parser("shoal list envs|algos|runtimes [flags]", "What can be named on the command line.")
     _add(parser.add_argument_group("more"), Field("plugins", "tuple[str, ...]", (), "Module of yours whose names to include."))
+    return parser
+
+
+def check_env_parser() -> Parser:
+    parser = Parser("shoal check-env ENV [flags]", "Play an environment and say what conforms, what does not, and what shoal "
+                    "does about it. Exit code 0: it conforms; 1: it has defects; 2: it cannot be checked.")
+    group = parser.add_argument_group("the check")
+    group.add_argument("--episodes", metavar="N", help="Episodes to play at random (default: 10).")
+    group.add_argument("--seed", metavar="N", help="Seed of the check (default: 0).")
+    _add(group, Field("env_options", "dict[str, Any]", {}, "Argument for the environment."))
+    _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that registers the environment."))
+    group.add_argument("--json", action="store_true", help="One JSON object instead of lines.")
+    return parser
+
+
+def doctor_parser() -> Parser:
+    parser = Parser("shoal doctor [flags]", "What is installed, what shoal will use, and the command that adds what is missing. "
+                    "Trains nothing. Exit code 0: the core is fine; 1: it is not.")
+    parser.add_argument_group("output").add_argument("--json", action="store_true", help="One JSON object instead of lines.")
     return parser
 
 
@@ -162,10 +185,15 @@ def typed(given: dict[str, Any], algo: str) -> dict[str, Any]:
         if name == "plugins":
             values[name] = tuple(text)
         elif name == "env_options":
-            values[name] = dict(map(_option, text))
+            values[name] = env_options(given)
         elif name in known:
             values[name] = settings.parse(name, text, known[name].type, flag_of(name))
     return values
+
+
+def env_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The environment's own arguments among what was typed."""
+    return dict(map(_option, given.get("env_options", [])))
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -173,6 +201,15 @@ def _option(text: str) -> tuple[str, Any]:
     if not (equals and key):
         raise ConfigError(f"--env-option {text!r}: expected KEY=VALUE")
     return key.strip(), settings.parse_literal(value)
+
+
+def choice(name: str, text: str, choices: tuple[str, ...]) -> str:
+    """One of ``choices`` behind a flag."""
+    if text not in choices:
+        hint = nearest(text, choices)
+        close = hint if hint.startswith("; did") else ""
+        raise ConfigError(f"{name} = {text!r}: expected one of {', '.join(choices)}{close} ({flag_of(name)})")
+    return text
 
 
 def count(name: str, text: str, least: int = 1) -> int:

@@ -15,12 +15,13 @@ import numpy as np
 import shoal
 from shoal import envs, flow, registry, store
 from shoal.callbacks import Callback, Callbacks
+from shoal.checkpoint import MANIFEST, Checkpoint, check_record, consuming, naming
 from shoal.errors import ConfigError, ShoalError, StoreError
 from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink
 from shoal.monitor.window import Window
-from shoal.plan import Plan, cadence, check, free_folder, log_interval
+from shoal.plan import Plan, cadence, check, decided, free_folder, log_interval
 from shoal.runtime.device import Compilations, describe
 from shoal.signals import Signals
 from shoal.types import Algorithm, Env, HostEnv, Iteration, Limits
@@ -56,9 +57,7 @@ class MainLoop:
     # --- set-up ---
 
     def _make_env(self) -> Any:
-        if not isinstance(self._env_given, str):
-            return self._env_given
-        return envs.make(self.plan.env, self.plan.max_episode_steps, **self.plan.env_options)
+        return envs.from_plan(self.plan, self._env_given)
 
     def _prepare(self) -> None:
         """Make the engine, which compiles nothing yet: whatever cannot work is refused here, before a folder exists."""
@@ -91,12 +90,13 @@ class MainLoop:
 
     def open_for_acting(self, seed: int) -> Any:
         """The engine with the newest checkpoint's learner; environments stand at their start."""
-        point, _ = store.newest(self.folder)
+        point, _ = store.newest(self.folder, self._check)
         self.plan = dataclasses.replace(self.plan, seed=seed)
         self._prepare()
         self._init()
         if not point.meta.get("fresh"):
-            self._engine.load_policy(point.tensors)
+            with naming(self.folder / store.CHECKPOINTS / f"step-{point.step}"):
+                self._engine.load_policy(point.tensors)
         return self._engine
 
     # --- the loop ---
@@ -252,7 +252,7 @@ class MainLoop:
         meta = {"counters": {name: getattr(self, name) for name in _COUNTERS}, "mean_return": repr(self.mean_return),
                 "best": repr(self.best), "eval_return": repr(self.eval_return), "window": self._window.state(),
                 "used_s": self._elapsed(), "device": describe(),
-                "algo": self.plan.algo, "env": self.plan.env, "threads": self.plan.threads}
+                "algo": self.plan.algo, "env": self.plan.env, "threads": self.plan.threads, "plan": decided(self.plan)}
         return self._engine.cut(), meta, {METRICS: self._metrics.length()}
 
     def _save(self, final: bool = False) -> None:
@@ -275,14 +275,24 @@ class MainLoop:
 
     def _resume(self, inexact: bool) -> None:
         """Continue from the newest checkpoint that loads; checkpoint 0 is the beginning."""
-        point, skipped = store.newest(self.folder)
+        point, skipped = store.newest(self.folder, self._check)
         for line in skipped:
             self._progress.warn(line)
+        if not point.meta.get("fresh"):
+            self._restore(point, inexact)
         store.truncate(self.folder, {METRICS: 0} | point.lengths)
-        if point.meta.get("fresh"):
-            return
+
+    def _check(self, path: Path, point: Checkpoint) -> None:
+        check_record(path, point, _COUNTERS, decided(self.plan))
+        if not point.meta.get("fresh"):
+            with naming(path / MANIFEST):
+                Window().load(point.meta["window"])
+
+    def _restore(self, point: Checkpoint, inexact: bool) -> None:
         meta = point.meta
-        for note in self._engine.load(point.tensors, inexact):
+        with consuming(point.tensors):
+            notes = self._engine.load(point.tensors, inexact)
+        for note in notes:
             self._progress.warn(note)
         for name in _COUNTERS:
             setattr(self, name, int(meta["counters"][name]))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import ConfigError
+from shoal.toml import dumps_toml, loads_toml
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,12 @@ class Plan:
     """Threads XLA may use on the CPU; changes speed, never a bit. Small networks are fastest with 1."""
     max_episode_steps: int = 0
     """Truncate episodes after this many steps (0: the environment's own limit)."""
+    sticky_actions: float = 0.0
+    """Probability that the environment is given its previous action again instead of the new one. Applied first."""
+    frame_stack: int = 1
+    """Show the last this many observations together (1: only the current one). Applied after --max-episode-steps."""
+    flatten_obs: bool = False
+    """Show observations as one vector, choices one-hot. Applied after --frame-stack; bounded actions are rescaled last."""
     eval_every: int = 0
     """Evaluate every this many steps (0: only at the end)."""
     eval_episodes: int = 100
@@ -75,9 +82,10 @@ class Plan:
 
 _CHOICES = {"path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"), "team": ("", "independent", "shared")}
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
-             "max_episode_steps": 0, "eval_every": 0, "eval_episodes": 1, "keep": 1, "log_every": 0}
+             "max_episode_steps": 0, "sticky_actions": 0, "frame_stack": 1, "eval_every": 0, "eval_episodes": 1, "keep": 1,
+             "log_every": 0}
 
-_AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24}
+_AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024}
 
 
 def cadence(text: str) -> tuple[int, float]:
@@ -99,10 +107,10 @@ def cadence(text: str) -> tuple[int, float]:
 
 def check(plan: Plan) -> None:
     """Refuse a plan that cannot run, with one line that says why and what would."""
-    types = {"int": int, "float": (int, float), "str": str, "tuple[str, ...]": tuple, "dict[str, Any]": dict}
+    types = {"int": int, "float": (int, float), "str": str, "bool": bool, "tuple[str, ...]": tuple, "dict[str, Any]": dict}
     for item in dataclasses.fields(plan):
         value, kind = getattr(plan, item.name), str(item.type)
-        if not isinstance(value, types[kind]) or isinstance(value, bool):  # type: ignore[arg-type]
+        if not isinstance(value, types[kind]) or (isinstance(value, bool) and kind != "bool"):  # type: ignore[arg-type]
             raise ConfigError(f"{item.name} = {value!r}: expected {kind.split('[')[0]}")
         if item.name in _AT_LEAST and not value >= _AT_LEAST[item.name]:
             raise ConfigError(f"{item.name} = {value!r}: expected a number of at least {_AT_LEAST[item.name]}")
@@ -124,6 +132,18 @@ def check(plan: Plan) -> None:
     if plan.patience and not plan.eval_every:
         raise ConfigError(f"patience = {plan.patience} counts evaluations; give --eval-every too")
     cadence(plan.checkpoint_every)
+
+
+_MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "device", "threads", "eval_every",
+               "eval_episodes", "checkpoint_every", "keep", "log_every", "preset", "plugins", "algorithm", "env_options")
+
+
+def decided(plan: Plan) -> dict[str, Any]:
+    """What a run may not change half-way, as JSON: not its budget, which schedules may follow, nor where and how it is watched."""
+    data = loads_toml(dumps_toml(dataclasses.asdict(plan)).encode())
+    flat = {f"{table}.{key}": data[table][key] for table in ("algorithm", "env_options") for key in data[table] if key != "horizon"}
+    flat |= {key: value for key, value in data.items() if key not in _MAY_CHANGE}
+    return {key: repr(value) if isinstance(value, float) and not math.isfinite(value) else value for key, value in flat.items()}
 
 
 def log_interval(plan: Plan, steps_per_iteration: int) -> int:

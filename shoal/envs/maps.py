@@ -1,14 +1,18 @@
-"""Fixed maps from environment to environment: time limit, action rescale and clip, constant reward scale.
+"""Fixed maps from environment to environment: time limit, action rescale and clip, reward scale and shaping.
 
 Each exists twice, as a pytree over compiled environments and as a plain object over host ones; the arithmetic exists once,
 in functions that take NumPy and JAX arrays alike. What is learned (normalisation) is not here: it belongs to the learner.
+Sticky actions and maps of observations have rooms of their own, ``sticky`` and ``stacking``.
 """
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -29,6 +33,14 @@ def clip(action: Array, low: Array, high: Array) -> Array:
 
 def scale_reward(reward: Array, scale: Array | float) -> Array:
     return reward * scale
+
+
+def shape_reward(reward: Array, discount: Array | float, before: Array, after: Array, terminated: Array) -> Array:
+    """r + γ·Φ(s')·(1 − terminated) − Φ(s). Ng, Harada & Russell (1999), "Policy invariance under reward transformations", eq. 2.
+
+    The potential of an end is 0 and that of a truncated state is its own, so that the best policy stays the best.
+    """
+    return reward + discount * after * ~terminated - before
 
 
 def cut(truncated: Array, count: Array | int, max_steps: int) -> Array:
@@ -136,7 +148,47 @@ class ScaleReward:
         return inner, step._replace(reward=scale_reward(step.reward, self.scale))
 
 
-class _HostMap:
+class Shaped(NamedTuple):
+    env: Tree
+    potential: Array  # float32 [] or [N]: of the current observation
+
+
+@pytree
+class ShapeReward:
+    """Adds ``discount · Φ(next) − Φ(now)`` to every reward: faster to learn from, and the best policy does not move.
+
+    ``potential_fn`` is Φ, from an observation to a number ([N] with agents); ``discount`` must be the algorithm's own. What is
+    reported as the episode's return is the shaped one: score policies in the environment without the map.
+    """
+
+    env: Env
+    potential_fn: Callable[[Tree], Array]
+    discount: float
+
+    def __post_init__(self) -> None:
+        # a plain function is no pytree: it becomes part of the program; a module with weights stays data
+        if jax.tree.leaves(self.potential_fn) == [self.potential_fn] and callable(self.potential_fn):
+            object.__setattr__(self, "potential_fn", jax.tree_util.Partial(self.potential_fn))
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self.env.spec
+
+    def _potential(self, obs: Tree) -> Array:
+        return jnp.asarray(self.potential_fn(obs), jnp.float32).reshape(self.env.spec.agent_shape)
+
+    def reset(self, key: Key) -> tuple[Shaped, Tree]:
+        state, obs = self.env.reset(key)
+        return Shaped(state, self._potential(obs)), obs
+
+    def step(self, state: Shaped, action: Tree, key: Key) -> tuple[Shaped, Step]:
+        inner, step = self.env.step(state.env, action, key)
+        after = self._potential(step.obs)
+        reward = shape_reward(step.reward, self.discount, state.potential, after, step.terminated)
+        return Shaped(inner, after), step._replace(reward=reward)
+
+
+class HostMap:
     """What all host maps share. ``get_state`` and ``set_state`` are there where the mapped environment has them."""
 
     def __init__(self, env: HostEnv, spec: EnvSpec):
@@ -152,14 +204,36 @@ class _HostMap:
         self.env.close()
 
 
-class HostTimeLimit(_HostMap):
+class HostStateMap(HostMap, abc.ABC):
+    """A host map with a state of its own, which travels beside the environment's."""
+
+    def __init__(self, env: HostEnv, spec: EnvSpec):
+        super().__init__(env, spec)
+        if hasattr(env, "get_state") and hasattr(env, "set_state"):
+            self.get_state, self.set_state = self._get_state, self._set_state
+
+    @abc.abstractmethod
+    def _own_state(self) -> dict[str, Tree]:
+        """The map's own part, as arrays by name."""
+
+    @abc.abstractmethod
+    def _set_own_state(self, state: dict[str, Tree]) -> None:
+        """Stand where ``_own_state`` stood."""
+
+    def _get_state(self) -> Tree:
+        return {"env": self.env.get_state()} | self._own_state()  # type: ignore[attr-defined]
+
+    def _set_state(self, state: Tree) -> None:
+        self.env.set_state(state["env"])  # type: ignore[attr-defined]
+        self._set_own_state(state)
+
+
+class HostTimeLimit(HostStateMap):
     """``TimeLimit`` for a host environment; its state is the environment's and the count."""
 
     def __init__(self, env: HostEnv, max_steps: int):
         super().__init__(env, limited_spec(env.spec, max_steps))
         self.max_steps, self._count = max_steps, 0
-        if hasattr(env, "get_state") and hasattr(env, "set_state"):
-            self.get_state, self.set_state = self._get_state, self._set_state
 
     def reset(self, seed: int) -> Tree:
         self._count = 0
@@ -170,15 +244,14 @@ class HostTimeLimit(_HostMap):
         self._count += 1
         return obs, reward, terminated, cut(truncated, self._count, self.max_steps), info
 
-    def _get_state(self) -> Tree:
-        return {"env": self.env.get_state(), "count": np.int32(self._count)}  # type: ignore[attr-defined]
+    def _own_state(self) -> dict[str, Tree]:
+        return {"count": np.int32(self._count)}
 
-    def _set_state(self, state: Tree) -> None:
-        self.env.set_state(state["env"])  # type: ignore[attr-defined]
+    def _set_own_state(self, state: dict[str, Tree]) -> None:
         self._count = int(state["count"])
 
 
-class HostRescaleAction(_HostMap):
+class HostRescaleAction(HostMap):
     """``RescaleAction`` for a host environment."""
 
     def __init__(self, env: HostEnv):
@@ -189,7 +262,7 @@ class HostRescaleAction(_HostMap):
         return self._step(rescale(action, self._low, self._high))
 
 
-class HostClipAction(_HostMap):
+class HostClipAction(HostMap):
     """``ClipAction`` for a host environment."""
 
     def __init__(self, env: HostEnv):
@@ -200,7 +273,7 @@ class HostClipAction(_HostMap):
         return self._step(clip(action, self._low, self._high))
 
 
-class HostScaleReward(_HostMap):
+class HostScaleReward(HostMap):
     """``ScaleReward`` for a host environment."""
 
     def __init__(self, env: HostEnv, scale: float):
@@ -212,14 +285,45 @@ class HostScaleReward(_HostMap):
         return obs, scale_reward(reward, self.scale), terminated, truncated, info
 
 
-def native(env: Env | HostEnv, action: np.ndarray) -> np.ndarray:
-    """A policy's action in the units of the environment under all maps."""
+class HostShapeReward(HostStateMap):
+    """``ShapeReward`` for a host environment; its state is the environment's and the current potential."""
+
+    def __init__(self, env: HostEnv, potential_fn: Callable[[Tree], Any], discount: float):
+        super().__init__(env, env.spec)
+        self.potential_fn, self.discount = potential_fn, np.float32(discount)
+        self._before = np.zeros(env.spec.agent_shape, np.float32)
+
+    def _potential(self, obs: Tree) -> np.ndarray:
+        return np.asarray(self.potential_fn(obs), np.float32).reshape(self.spec.agent_shape)
+
+    def reset(self, seed: int) -> Tree:
+        obs = self.env.reset(seed)
+        self._before = self._potential(obs)
+        return obs
+
+    def step(self, action: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._step(action)
+        before, self._before = self._before, self._potential(obs)
+        ended = np.asarray(terminated, bool)
+        reward = shape_reward(np.asarray(reward, np.float32), self.discount, before, self._before, ended)
+        return obs, reward, terminated, truncated, info
+
+    def _own_state(self) -> dict[str, Tree]:
+        return {"potential": np.array(self._before)}
+
+    def _set_own_state(self, state: dict[str, Tree]) -> None:
+        self._before = np.array(state["potential"], np.float32)
+
+
+def native(env: Env | HostEnv, action: np.ndarray) -> Any:
+    """A policy's action in the units, and the space, of the environment under all maps."""
     inner: Any = env
     while inner is not None:
         if isinstance(inner, (RescaleAction, HostRescaleAction)):
             action = rescale(action, *_bounds(inner.env))
         elif isinstance(inner, (ClipAction, HostClipAction)):
             action = clip(action, *_bounds(inner.env))
-        action = action + getattr(inner, "action_start", 0)
+        write_fn = getattr(inner, "write_action", None)  # an adapter's: to the outside world's own space
+        action = write_fn(action) if write_fn else action
         inner = getattr(inner, "env", None)
     return action
