@@ -18,7 +18,7 @@ LAYERS = (
     ("lane", "host_lane", "loops", "scoring"),
     ("runtime",),
     ("monitor", "signals", "callbacks", "main_loop"),
-    ("fields", "config", "api", "flags", "cli"),
+    ("fields", "config", "api", "doctor", "flags", "cli"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
