@@ -7,13 +7,15 @@ and how they replace each other is the store's business. No JAX here.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,7 @@ import safetensors
 import safetensors.numpy
 
 from shoal import disk
-from shoal.errors import DamagedError, StoreError
+from shoal.errors import DamagedError, ReplayError, StoreError
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.safetensors"
@@ -32,6 +34,21 @@ NAME = re.compile(r"(step|best)-(0|[1-9][0-9]{0,18})(\.old-[0-9a-f]{8})?")  # ki
 _MAX_TEXT = 1 << 24  # no manifest or config of ours comes near it: refuse before parsing
 _DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
            "float16", "float32", "float64", "complex64")
+
+
+class Tensors(dict[str, np.ndarray]):
+    """The arrays of a checkpoint: they know the file they came from, and which of them were asked for."""
+
+    def __init__(self, file: Path, arrays: Mapping[str, np.ndarray]):
+        super().__init__(arrays)
+        self.file, self.taken = file, set[str]()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        self.taken.add(name)
+        return super().__getitem__(name)
+
+    def __missing__(self, name: str) -> np.ndarray:
+        raise StoreError(f"checkpoint has no {name}; it was made by another plan")
 
 
 class Checkpoint(NamedTuple):
@@ -65,16 +82,96 @@ def fill(tmp: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[
 def load(path: Path) -> Checkpoint:
     """The checkpoint at ``path``, verified to the last byte; any damage is a DamagedError that names file and field."""
     path = Path(path)
+    if path.is_symlink():
+        raise DamagedError(f"{path}: is a link; expected the folder itself")
     manifest = _manifest(path)
     tensors: dict[str, np.ndarray] = {}
     for name, entry in manifest["files"].items():
         raw = contents(path / name, entry["size"])
         _same(path / name, "sha256", entry["sha256"], hashlib.sha256(raw).hexdigest())
         try:
-            tensors = dict(sorted(safetensors.numpy.load(raw).items()))
-        except (safetensors.SafetensorError, KeyError, ValueError, OverflowError) as error:
-            raise DamagedError(f"{path / name}: header: not tensors that shoal saves: {error}") from None
+            tensors = Tensors(path / name, dict(sorted(safetensors.numpy.load(raw).items())))
+            header = json.loads(raw[8:8 + int.from_bytes(raw[:8], "little")].decode())
+            odd = [key for key, array in tensors.items() if array.dtype.name not in _DTYPES]
+            if odd or "__metadata__" in header:
+                raise ValueError(f"unexpected {odd[0] if odd else '__metadata__'}")
+        except (safetensors.SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+            raise DamagedError(f"{path / name}: header: not tensors that shoal saves: {_line(error)}") from None
     return Checkpoint(manifest["step"], tensors, manifest["meta"], manifest["lengths"])
+
+
+def check_record(path: Path, point: Checkpoint, counters: Sequence[str], plan: Mapping[str, Any]) -> None:
+    """Whether a run can go on from ``point``: its record must be one that a run writes, and of this plan.
+
+    A record that is not whole is damage; one of another plan is a reason to stop, whatever older checkpoints hold.
+    """
+    def expect(good: bool, field: str, what: str) -> None:
+        if not good:
+            raise DamagedError(f"{path / MANIFEST}: meta.{field}: expected {what}")
+
+    meta = point.meta
+    if meta.get("fresh") is True and not point.tensors:
+        return
+    expect("fresh" not in meta, "fresh", "no such mark on a run that has begun")
+    for field in ("counters", "window", "device", "plan"):
+        expect(isinstance(meta.get(field, {} if field == "plan" else None), dict), field, "an object")
+    for name in counters:
+        count = meta["counters"].get(name)
+        expect(type(count) is int and -1 <= count < 1 << 63, f"counters.{name}", "a number of at least -1")
+    expect(meta["counters"].get("step", point.step) == point.step, "counters.step", f"{point.step}, as the folder says")
+    for field in ("mean_return", "best", "eval_return"):
+        expect(_is_number(meta.get(field)), field, "a number as text")
+    used = meta.get("used_s")
+    expect(isinstance(used, int | float) and not isinstance(used, bool) and 0 <= used < math.inf, "used_s", "a number of seconds")
+    for field, value in meta["device"].items():
+        expect(isinstance(value, str) and len(value) < 200, f"device.{field[:80]}", "text")
+    if "plan" in meta:  # absent where an earlier version wrote it
+        _same_plan(path / MANIFEST, meta["plan"], plan)
+
+
+def _same_plan(file: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    # a field that was not written did not exist then, but an option that was not written was not given
+    added = [field for field in now if field.startswith("env_options.") and field not in was]
+    for field in (*was, *added):
+        if was.get(field) != now.get(field):
+            change = f"{field[:80]} was {str(was.get(field))[:60]} and is {str(now.get(field))[:60]} now"
+            raise StoreError(f"{file}: plan: {change}; a run goes on with the plan it began with: put it back, or train anew")
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and len(text) < 100 and float(text) is not None
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Whatever is wrong with what was read from ``file`` names it."""
+    try:
+        yield
+    except (StoreError, ReplayError) as error:
+        raise type(error)(f"{file}: {error}") from error
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError) as error:
+        raise StoreError(f"{file}: does not fit this plan: {type(error).__name__}: {_line(error)}") from error
+
+
+@contextlib.contextmanager
+def consuming(tensors: dict[str, np.ndarray]) -> Iterator[None]:
+    """All of a checkpoint's tensors are taken inside, and fit."""
+    if not isinstance(tensors, Tensors):
+        yield
+        return
+    with naming(tensors.file):
+        yield
+        left = sorted(tensors.keys() - tensors.taken)
+        if left:
+            raise StoreError(f"holds {left[0][:80]}, which this plan has no place for")
+
+
+def _line(error: Exception) -> str:
+    """What an error of someone else says, in one short line."""
+    return "".join(c for c in " ".join(str(error).split()) if c.isprintable())[:120]
 
 
 def sha256(tensors: Mapping[str, np.ndarray]) -> str:
@@ -116,7 +213,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     raw = contents(file)
     try:
-        manifest = json.loads(raw)
+        manifest = json.loads(raw.decode("ascii"))  # without a guess at the encoding
         seal = manifest.pop("seal")
         same = _encode(manifest) == raw
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
@@ -158,6 +255,8 @@ def intact(path: Path) -> bool:
     """Whether the checkpoint passes its checksums, found out without holding it in memory."""
     try:
         for name, entry in _manifest(path)["files"].items():
+            if (path / name).is_symlink():
+                return False
             with disk.open_regular(path / name) as file:
                 _same(path / name, "sha256", entry["sha256"], hashlib.file_digest(file, "sha256").hexdigest())
     except (StoreError, OSError):
@@ -165,13 +264,15 @@ def intact(path: Path) -> bool:
     return True
 
 
-def contents(file: Path, size: int | None = None) -> bytes:
-    """The bytes of a file of exactly ``size`` or, without one, of a text of reasonable size."""
+def contents(file: Path, size: int | None = None, *, most: int = _MAX_TEXT, follow: bool = False) -> bytes:
+    """The bytes of a file of exactly ``size`` or, without one, of a text of at most so many. Links are followed where told to."""
     try:
+        if not follow and file.is_symlink():
+            raise DamagedError(f"{file}: is a link; expected the file itself")
         with disk.open_regular(file) as handle:
             actual = os.fstat(handle.fileno()).st_size
-            if size is None and actual > _MAX_TEXT:
-                raise DamagedError(f"{file}: size: {actual} bytes; expected at most {_MAX_TEXT}")
+            if size is None and actual > most:
+                raise DamagedError(f"{file}: size: {actual} bytes, larger than the {most} expected at most")
             _same(file, "size", actual if size is None else size, actual)
             return handle.read()
     except FileNotFoundError:
@@ -192,6 +293,7 @@ def is_count(value: Any) -> bool:
 
 
 def is_name(name: Any) -> bool:
-    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name) is not None
+    """Whether it names a metric file: nothing else in a run folder is ever cut to a length."""
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,93}\.(jsonl|csv)", name) is not None
 
 

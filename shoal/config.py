@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +14,13 @@ from shoal import registry
 from shoal.errors import ConfigError, MissingError, nearest
 from shoal.fields import COMPUTED, REQUIRED, Described, Field, cast, check, describe, plain, plan_fields, refuse, show
 from shoal.plan import Plan
+from shoal.toml import MAX_BYTES, loads_toml
 
 BUDGETS = ("steps", "episodes", "minutes")
 DEFAULT_STEPS = 100_000
 PRESET_NOTES = ("aliases", "score", "scored_at")
-MAX_FILE_BYTES = 1 << 20
+MAX_FILE_BYTES = MAX_BYTES
+MAX_NAME = 200  # letters in a text field of the plan
 _TABLES = ("algorithm", "env_options")
 _NOTES = ("shoal_version",)  # in a run's own record; says who wrote it, sets nothing
 
@@ -63,6 +65,14 @@ def _unknown(key: str, what: str, known: Iterable[str], where: str) -> ConfigErr
     return ConfigError(f"{what} {show(key)}{f' ({where})' if where else ''}{nearest(key, known)}")
 
 
+def _one_line(key: str, value: Any, where: str) -> str:
+    """Text as the plan's own fields hold it: names, paths and cadences, none of them long."""
+    text = cast(key, value, "str", where)
+    if len(text) > MAX_NAME or not text.isprintable():
+        raise refuse(key, text, f"a single line of at most {MAX_NAME} letters", where)
+    return text
+
+
 def _sort(data: Mapping[str, Any], algo: str, env: str, where: str, *, flat: bool = True, flag: bool = False) -> Layer:
     """One layer's keys, checked and put where they belong; ``flat`` allows algorithm fields beside the plan's own."""
     known, plan, algorithm = describe("algo", algo), {}, dict(_table(data, "algorithm", where))
@@ -70,7 +80,9 @@ def _sort(data: Mapping[str, Any], algo: str, env: str, where: str, *, flat: boo
     for key, value in data.items():
         if key in own:
             text = key == "checkpoint_every" and isinstance(value, int) and not isinstance(value, bool)
-            plan[key] = cast(key, str(value) if text else value, own[key].type, f"--{key.replace('_', '-')}" if flag else where)
+            place = f"--{key.replace('_', '-')}" if flag else where
+            plan[key] = _one_line(key, str(value) if text else value, place) if own[key].type == "str" else cast(
+                key, value, own[key].type, place)
         elif key in _TABLES or (key in _NOTES and where and not flat):
             continue
         elif flat and known.find(key):
@@ -99,12 +111,10 @@ def read(path: str | Path) -> dict[str, Any]:
             raise MissingError(f"no config file {show(str(path))}{nearest(Path(path).name, siblings)}")
         with open(path, "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: larger than a config can be ({MAX_FILE_BYTES} bytes)")
-        return tomllib.loads(content.decode())
+        return loads_toml(content)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -134,7 +144,8 @@ def check_plugins(named: Any, given: Iterable[str], where: str) -> None:
     """A file may say which plugins it needs, but never import them: the user names them again."""
     for module in cast("plugins", named, "tuple[str, ...]", where):
         if module not in given:
-            raise MissingError(f"{where} needs plugin {module!r}: a file cannot import code; add --plugin {module}")
+            name = module if re.fullmatch(r"[\w.]{1,99}", module) else "NAME"
+            raise MissingError(f"{where} needs plugin {show(module)}: a file cannot import code; add --plugin {name}")
 
 
 def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> tuple[Plan, str]:
@@ -145,7 +156,7 @@ def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> 
     where = str(config_file or "")
     file = read(config_file) if config_file else {}
     given = {"algo": Plan.algo, "env": Plan.env, "preset": Plan.preset, **file, **flags}
-    algo, env, wish = (cast(name, given[name], "str", where) for name in ("algo", "env", "preset"))
+    algo, env, wish = (_one_line(name, given[name], where) for name in ("algo", "env", "preset"))
     plugins = cast("plugins", flags.get("plugins", ()), "tuple[str, ...]", "--plugin")
     load_plugins(plugins)
     check_plugins(file.get("plugins", ()), plugins, where)
@@ -161,6 +172,9 @@ def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> 
     horizon = plan.steps or next((layer.plan["steps"] for layer in reversed(layers) if layer.plan.get("steps")), 0)
     if plan.algorithm.get("horizon") in (0.0, math.inf) and horizon:
         plan.algorithm["horizon"] = float(horizon)
+    for key, value in plan.algorithm.items():
+        if key.endswith("_schedule") and value != "constant" and plan.algorithm.get("horizon", 1.0) in (0.0, math.inf):
+            raise ConfigError(f"{key} = {show(value)} needs a horizon: give --steps or --horizon")
     _check_together(plan)
     score = f", scored {table['score']}" if "score" in table else ""
     return plan, f"preset {algo}/{name}{score}" if table else f"no preset: defaults of {algo}"
@@ -191,13 +205,14 @@ def _check_together(plan: Plan) -> None:
     """What no field can be refused for alone."""
     algorithm = plan.algorithm
     for kind, name in (("runtime", plan.runtime), ("net", algorithm.get("net", ""))):
-        if name and name not in registry.names(kind):
-            raise MissingError(f"unknown {kind} {show(name)}{nearest(name, registry.names(kind))}")
-    for key, value in algorithm.items():
-        if key.endswith("_schedule") and value != "constant" and algorithm.get("horizon", 1.0) in (0.0, math.inf):
-            raise ConfigError(f"{key} = {show(value)} needs a horizon: give --steps or --horizon")
+        known = [*registry.names(kind), *(["auto"] if kind == "net" else [])]
+        if name and name not in known:
+            raise MissingError(f"unknown {kind} {show(name)}{nearest(name, known)}")
     if "num_steps" in algorithm and "num_minibatches" in algorithm:
         steps, parts = algorithm["num_steps"], algorithm["num_minibatches"]
+        if "memory_size" in algorithm and plan.num_envs % parts:  # minibatches of whole columns
+            ways = " or ".join(f"--num-envs {n}" for n in _fitting(plan, parts))
+            raise ConfigError(f"num_envs = {plan.num_envs} does not divide into num_minibatches = {parts} sets of columns; try {ways}")
         if plan.num_envs * steps % parts:
             ways = " or ".join(f"--num-envs {n}" for n in _fitting(plan, parts // math.gcd(parts, steps)))
             raise ConfigError(f"num_envs × num_steps = {plan.num_envs} × {steps} does not divide into num_minibatches = {parts}; "
@@ -224,9 +239,11 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
 
 def plan_from_dict(data: Mapping[str, Any], where: str = "config.toml") -> Plan:
     """The plan that was written, value by value. Its plugins must have been loaded; a field it lacks has its default."""
-    algo, env = (cast(name, data.get(name, default), "str", where) for name, default in (("algo", Plan.algo), ("env", Plan.env)))
+    algo, env = (_one_line(name, data.get(name, default), where) for name, default in (("algo", Plan.algo), ("env", Plan.env)))
     for name in (algo, env):
         if name.startswith("object:"):
             what = name.removeprefix("object:")
             raise ConfigError(f"{what} was given as an object without a name; register it to use its run again")
-    return _merge([_sort(data, algo, env, where, flat=False)], algo, {})
+    plan = _merge([_sort(data, algo, env, where, flat=False)], algo, {})
+    _check_together(plan)
+    return plan

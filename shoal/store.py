@@ -18,8 +18,7 @@ import fcntl
 import os
 import re
 import secrets
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import numpy as np
 from shoal import disk
 from shoal.checkpoint import NAME, Checkpoint, contents, fill, intact, is_count, is_name, load, sha256
 from shoal.errors import ConfigError, DamagedError, StoreError, nearest
-from shoal.toml import dumps_toml
+from shoal.toml import MAX_BYTES, dumps_toml, loads_toml
 
 __all__ = ["METRIC_FILES", "Checkpoint", "best", "create_run", "dumps_toml", "found", "load", "lock", "newest", "prune",
            "read_config", "save", "save_best", "sha256", "truncate"]
@@ -47,6 +46,8 @@ _PLACE = (*_TAKEN, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.
 def create_run(folder: Path, config: Mapping[str, Any]) -> None:
     """Make ``folder`` a run: its config and checkpoint 0, whole or not at all. It may be absent or empty before."""
     text = dumps_toml(config).encode()
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"config of {len(text)} bytes: expected at most {MAX_BYTES}; env_options hold settings, not data")
     if "\0" in str(folder):
         raise ConfigError(f"out = {str(folder)!r}: expected the name of a folder")
     target = Path(os.path.realpath(folder))
@@ -94,14 +95,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     _require_run(folder)
     path = Path(folder) / CONFIG
     try:
-        raw = contents(path)
-        return tomllib.loads(raw.decode())
-    except UnicodeDecodeError as error:
-        line = raw[:error.start].count(b"\n") + 1
-        raise StoreError(f"{path}: line {line}: expected UTF-8 text") from None
-    except RecursionError:
-        line, _ = max(enumerate(raw.splitlines(), 1), key=lambda item: item[1].count(b"[") + item[1].count(b"{"))
-        raise StoreError(f"{path}: line {line}: nested too deeply") from None
+        return loads_toml(contents(path, most=MAX_BYTES, follow=True))
     except ValueError as error:
         raise StoreError(f"{path}: malformed: {error}") from None
 
@@ -111,7 +105,8 @@ def lock(folder: Path) -> Iterator[None]:
     """Be the only process that writes the run in ``folder``. The kernel lets go when the process dies, however it dies."""
     _require_run(folder)
     try:
-        descriptor = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # through a link, a run folder from elsewhere could make files anywhere
+        descriptor = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise StoreError(f"{folder} cannot be locked: {disk.cause(error)}") from error
     try:
@@ -129,6 +124,9 @@ def lock(folder: Path) -> Iterator[None]:
 def truncate(folder: Path, lengths: Mapping[str, int]) -> None:
     """Cut the metric files back to where a checkpoint saw them. All are looked at before the first is touched."""
     _refuse_lengths(lengths)
+    for name in (*METRIC_FILES, *lengths):
+        if (Path(folder) / name).is_symlink():  # a run folder from elsewhere could have any file cut
+            raise StoreError(f"{Path(folder) / name}: is a link; expected the file itself")
     longer = []
     for name, length in lengths.items():
         path = Path(folder) / name
@@ -213,14 +211,20 @@ def prune(folder: Path, keep: int) -> None:
 def found(folder: Path, kind: str = "step") -> list[Path]:
     """Where checkpoints of a kind (``step`` or ``best``) lie, newest first; whether they load is another question."""
     place = Path(folder) / CHECKPOINTS
-    names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    try:
+        names = [path.name for path in place.iterdir()] if place.is_dir() else []
+    except OSError as error:
+        raise StoreError(f"{place}: cannot be read: {disk.cause(error)}") from error
     matches = [match for match in map(NAME.fullmatch, names) if match and match[1] == kind]
     return [place / match[0] for match in sorted(matches, key=lambda match: (-int(match[2]), match[3] or ""))]
 
 
-def newest(folder: Path) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that loads, and a line for each damaged one that was passed over."""
-    return _first_whole(folder, "step")
+def newest(folder: Path, check_fn: Callable[[Path, Checkpoint], None] | None = None) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that loads, and a line for each damaged one that was passed over.
+
+    ``check_fn`` may find damage that the checksums do not show: it gets the path and what was loaded.
+    """
+    return _first_whole(folder, "step", check_fn)
 
 
 def best(folder: Path) -> tuple[Checkpoint, list[str]]:
@@ -245,12 +249,16 @@ def _discard(path: Path) -> None:
     disk.remove(gone)
 
 
-def _first_whole(folder: Path, kind: str) -> tuple[Checkpoint, list[str]]:
+def _first_whole(folder: Path, kind: str, check_fn: Callable[[Path, Checkpoint], None] | None = None
+                 ) -> tuple[Checkpoint, list[str]]:
     _require_run(folder)
     skipped: list[str] = []
     for path in found(folder, kind):
         try:
-            return load(path), skipped
+            point = load(path)
+            if check_fn is not None:
+                check_fn(path, point)
+            return point, skipped
         except DamagedError as error:
             skipped.append(f"skipped damaged {path.name}: {error}")
     what = "checkpoint" if kind == "step" else "best checkpoint"

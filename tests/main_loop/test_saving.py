@@ -155,5 +155,5 @@ def test_one_process_writes_a_run(run):
 
 def test_a_checkpoint_of_another_plan_is_refused(run):
     done = run(steps=64)
-    with pytest.raises(ShoalError, match="this plan needs"):
+    with pytest.raises(ShoalError, match="num_envs was 4 and is 8 now"):
         run(steps=128, out=done.folder, num_envs=8)
