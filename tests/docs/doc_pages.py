@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXEMPT = ("make train", "make test", "make lint", "python -m pip install -e .")  # set-up: this test runs inside its result
 _FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_TABLE = re.compile(r"(<!-- fields: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- fields: (\w+)(?: beyond (\w+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 class Snippet(NamedTuple):
@@ -47,6 +47,7 @@ def run_page(page: Path) -> None:
     for snippet in snippets(page):
         where = f"{page.name}:{snippet.line}"
         if snippet.file:
+            Path(snippet.file).parent.mkdir(parents=True, exist_ok=True)
             Path(snippet.file).write_text(snippet.code, encoding="utf-8")
         elif snippet.language == "python":
             exec(compile("\n" * (snippet.line - 1) + snippet.code, str(page), "exec"), names)
@@ -61,9 +62,11 @@ def run_page(page: Path) -> None:
         print(f"ran {where}", flush=True)
 
 
-def field_table(name: str) -> str:
-    """The fields of the plan, or of an algorithm, as a table."""
+def field_table(name: str, beyond: str | None = None) -> str:
+    """The fields of the plan, or of an algorithm, as a table; ``beyond`` another, those that it has not or has otherwise."""
     known = fields.plan_fields() if name == "plan" else config.fields("algo", name)
+    if beyond:
+        known = [item for item in known if item not in config.fields("algo", beyond)]
     rows = ["| field | type | default | |", "|---|---|---|---|"]
     for item in known:
         if name == "plan" and item.name in ("algo", "env", "algorithm"):
@@ -83,7 +86,7 @@ def _written(value: Any) -> str:
 
 
 def with_tables(text: str) -> str:
-    return _TABLE.sub(lambda found: found[1] + field_table(found[2]) + found[3], text)
+    return _TABLE.sub(lambda found: found[1] + field_table(found[2], found[3]) + found[4], text)
 
 
 if __name__ == "__main__":

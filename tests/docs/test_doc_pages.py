@@ -15,7 +15,7 @@ TEXTS = {page.name: page.read_text(encoding="utf-8") for page in doc_pages.PAGES
 GENERATED = {"scores.md", "speed.md"}  # written by make verify and make bench
 KNOWN_FLAGS = {"--help", "--version"}.union(
     *(parser.flags() for parser in (flags.train_parser(registry.names("algo")), flags.resume_parser(), flags.eval_parser(),
-                                    flags.list_parser())))
+                                    flags.list_parser(), flags.check_env_parser(), flags.doctor_parser())))
 
 
 def _by_name(page):
@@ -23,7 +23,8 @@ def _by_name(page):
 
 
 def test_the_pages_with_snippets_are_those_we_think():
-    known = {"getting-started", "run-folder", "environments", "algorithms", "own-network", "teams", "callbacks", "design"}
+    known = {"getting-started", "run-folder", "environments", "algorithms", "determinism", "own-environment", "own-network",
+             "own-algorithm", "check-env", "teams", "callbacks", "design"}
     assert {page.stem for page in RUNNABLE} >= {"README", *known}
 
 
@@ -56,12 +57,15 @@ def test_the_table_of_an_algorithm_names_every_field_with_its_default():
 @pytest.mark.parametrize("page", doc_pages.PAGES, ids=_by_name)
 def test_every_flag_exists(page):
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]", TEXTS[page.name]))
-    assert named <= KNOWN_FLAGS, named - KNOWN_FLAGS
+    code = "".join(snippet.code for snippet in doc_pages.snippets(page) if snippet.file and snippet.language == "python")
+    own = set(map(flags.flag_of, re.findall(r"^    (\w+): \w+ = ", code, re.MULTILINE)))  # of the algorithm that the page writes
+    assert named <= KNOWN_FLAGS | own, named - KNOWN_FLAGS - own
 
 
 @pytest.mark.parametrize("page", doc_pages.PAGES, ids=_by_name)
 def test_every_relative_link_resolves(page):
-    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", TEXTS[page.name]):
+    prose = re.sub(r"^```.*?^```$", "", TEXTS[page.name], flags=re.MULTILINE | re.DOTALL)
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", prose):
         if re.match(r"[a-z]+:", target):
             continue
         there = page.parent / target if target else page
@@ -79,7 +83,7 @@ def test_what_is_registered_is_named_and_nothing_else_is_claimed():
     assert set(re.findall(r"`([a-z_]+)`", rows["environments"])) == set(registry.BUILTIN["env"])
     assert set(re.findall(r"`([a-z_]+)`", rows["where it runs"])) == set(registry.BUILTIN["runtime"])
     assert set(re.findall(r"`([a-z_]+)`", rows["networks"])) == set(registry.BUILTIN["net"])
-    assert [word.lower() for word in re.findall(r"\b[A-Z]{3,}\b", rows["algorithms"])] == list(registry.BUILTIN["algo"])
+    assert re.findall(r"`([a-z0-9_]+)`", rows["algorithms"]) == list(registry.BUILTIN["algo"])
     listed = re.findall(r"^\| `([a-z_]+)` \|", TEXTS["environments.md"], re.MULTILINE)
     assert listed == list(registry.BUILTIN["env"])
 
