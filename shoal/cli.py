@@ -275,7 +275,7 @@ def _existing_run(command: str, names: list[str], given: dict[str, Any]) -> str:
     data = config.read(where)
     plugins = given.get("plugins", [])
     config.load_plugins(plugins)
-    config.check_plugins(data.get("plugins", []), plugins, where)
+    config.check_plugins(data.get("plugins", []), {*plugins, *registry.loaded()}, where)
     config.plan_from_dict(data, where)
     return names[0]
 

@@ -159,7 +159,7 @@ def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> 
     algo, env, wish = (_one_line(name, given[name], where) for name in ("algo", "env", "preset"))
     plugins = cast("plugins", flags.get("plugins", ()), "tuple[str, ...]", "--plugin")
     load_plugins(plugins)
-    check_plugins(file.get("plugins", ()), plugins, where)
+    check_plugins(file.get("plugins", ()), {*plugins, *registry.loaded()}, where)
     name, table = _find_preset(algo, env, wish) if algo in registry.names("algo") else ("none", {})
     preset = {key: value for key, value in table.items() if key not in PRESET_NOTES}
     layers = [_sort(preset, algo, env, f"preset {algo}/{name}"), _sort(file, algo, env, where, flat=False),
@@ -168,6 +168,10 @@ def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> 
         if layer.algorithm.get("horizon") == layer.plan.get("steps", math.nan):  # it followed the budget, and still does
             del layer.algorithm["horizon"]
     plan = _merge(layers, algo, {"preset": name, "plugins": plugins})
+    used = [registry.provider(kind, str(value)) for kind, value in
+            (("algo", plan.algo), ("env", plan.env), ("net", plan.algorithm.get("net", "")))]
+    # what an installed package provides is written down like a plugin that was named: the run cannot go on without it
+    plan = dataclasses.replace(plan, plugins=tuple(dict.fromkeys((*plugins, *(plugin for plugin in used if plugin)))))
     # under a budget in episodes or minutes, schedules keep the steps of the layer below: those they were tuned for
     horizon = plan.steps or next((layer.plan["steps"] for layer in reversed(layers) if layer.plan.get("steps")), 0)
     if plan.algorithm.get("horizon") in (0.0, math.inf) and horizon:

@@ -89,8 +89,8 @@ def _installed() -> tuple[importlib.metadata.EntryPoint, ...]:
 def load_plugins(modules: tuple[str, ...]) -> None:
     """Import the user's modules, so that they register their names; installed entry points come along."""
     for point in _installed():
-        if point.value not in _plugins:
-            _plugins.append(point.value)
+        if point.module not in _plugins:
+            _plugins.append(point.module)
             point.load()
     for module in modules:
         if module in _plugins:
@@ -102,3 +102,14 @@ def load_plugins(modules: tuple[str, ...]) -> None:
                 raise MissingError(f"plugin {module!r} is not importable; is it installed or on PYTHONPATH?") from error
             raise
         _plugins.append(module)
+
+
+def loaded() -> tuple[str, ...]:
+    """The plugins that have been imported, named or installed."""
+    return tuple(_plugins)
+
+
+def provider(kind: str, name: str) -> str | None:
+    """The plugin that registered a name; None for a built-in, or for what a script registered itself."""
+    module = getattr(_added[kind].get(name), "__module__", "") or ""
+    return next((plugin for plugin in _plugins if module == plugin or module.startswith(f"{plugin}.")), None)

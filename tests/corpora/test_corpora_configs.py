@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import contextlib
 import os
 import tomllib
@@ -129,6 +130,7 @@ def test_something_else_where_a_config_should_be(case, scratch, witness, without
 
 
 def test_the_witness_is_not_deaf(scratch, witness, tmp_path):
+    sys.modules.pop("colorsys", None)  # another test may have it loaded
     with witness.watch("planted", "planted") as seen:
         exec("import colorsys")
         (tmp_path / "elsewhere").write_text("x")
