@@ -18,7 +18,7 @@ from shoal.toml import MAX_BYTES, loads_toml
 
 BUDGETS = ("steps", "episodes", "minutes")
 DEFAULT_STEPS = 100_000
-PRESET_NOTES = ("aliases", "score", "scored_at")
+PRESET_NOTES = ("aliases", "score", "scored_on")
 MAX_FILE_BYTES = MAX_BYTES
 MAX_NAME = 200  # letters in a text field of the plan
 _TABLES = ("algorithm", "env_options")

@@ -16,7 +16,9 @@ from shoal.plan import Plan
 from shoal.toml import dumps_toml
 
 OFF = {"algo": "ppo", "env": "cartpole", "preset": "none"}
-PRESETS = config.read(Path(config.__file__).parent / "presets" / "ppo.toml")
+BY_ALGO = {path.stem: config.read(path) for path in sorted((Path(config.__file__).parent / "presets").glob("*.toml"))}
+PRESETS = BY_ALGO["ppo"]
+SCORES = Path(config.__file__).parents[1] / "docs" / "scores.md"
 
 
 @pytest.fixture
@@ -47,16 +49,26 @@ def test_later_layers_win(write):
     assert plan.env_options == {"gravity": 9.0, "force": 5.0}
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_sound_and_found_by_alias(name):
-    table = PRESETS[name]
+@pytest.mark.parametrize(("algo", "name"), [(algo, name) for algo, tables in BY_ALGO.items() for name in tables])
+def test_presets_are_sound_and_found_by_alias(algo, name):
+    table = BY_ALGO[algo][name]
     for env in (name, *table["aliases"]):
-        plan, note = config.resolve({"algo": "ppo", "env": env})
-        assert plan.preset == name and note.startswith(f"preset ppo/{name}")
+        plan, note = config.resolve({"algo": algo, "env": env})
+        assert plan.preset == name and note == f"preset {algo}/{name}" + (f", scored {table['score']}" if "score" in table else "")
         for key, value in table.items():
             if key not in config.PRESET_NOTES:
                 got = plan.algorithm[key] if key in plan.algorithm else getattr(plan, key)
                 assert got == (tuple(value) if isinstance(value, list) else value), key
+
+
+@pytest.mark.parametrize(("algo", "name"), [(a, name) for a, tables in BY_ALGO.items() for name in tables if "score" in tables[name]])
+def test_the_score_of_a_preset_is_the_measured_one(algo, name):
+    """The mean over seeds of the compiled environment's row, where the row was made by the budget that the preset names."""
+    table = BY_ALGO[algo][name]
+    rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in SCORES.read_text().splitlines() if line.startswith("|")]
+    (row,) = [row for row in rows if row[:3] == [algo, table.get("scored_on", name), "fused"]]
+    assert float(row[4].replace("−", "-")) == table["score"]
+    assert table["steps"] <= int(row[3].replace(",", "")) < 1.05 * table["steps"]
 
 
 def test_preset_choice():
