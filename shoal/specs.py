@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 MASK = "action_mask"
 STATE = "state"
+OBSERVATION, ACHIEVED, DESIRED = "observation", "achieved", "desired"  # the parts of a goal-conditioned observation
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,16 @@ class EnvSpec:
     num_agents: int = 0  # 0: single-agent, no agent axis
     max_episode_steps: int = 0  # 0: no limit known
     info: tuple[str, ...] = ()
+    reward_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None  # goals: (achieved, desired) → (reward, terminated), pure
+
+    @property
+    def goal(self) -> bool:
+        """Whether the reward depends on nothing but what was achieved and what was desired, so that goals may be put in afterwards.
+
+        Then observations are a group of ``observation``, ``achieved`` and ``desired``, and ``reward_fn`` answers for one step,
+        unbatched: what ``step`` answers is ``reward_fn(step.obs["achieved"], step.obs["desired"])``.
+        """
+        return self.reward_fn is not None
 
     @property
     def agent_shape(self) -> tuple[int, ...]:

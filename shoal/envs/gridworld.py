@@ -55,32 +55,32 @@ class GridWorld:
     @property
     def optimum(self) -> float:
         """The best mean return within the limit, by dynamic programming over the steps that are left."""
-        after = self._after()
-        over = after == self._cell(self.goal)
+        after = self.ways()
+        over = after == self.cell(self.goal)
         reward = np.where(over, self.goal_reward, self.step_reward)
         value = np.zeros(self.width * self.height)
         for _ in range(self.spec.max_episode_steps):
             chosen = reward + np.where(over, 0.0, value[after])  # [4, cells]
             value = (1 - self.slip) * chosen.max(0) + self.slip * chosen.mean(0)
-        return float(value[self._cell(self.start)])
+        return float(value[self.cell(self.start)])
 
     def check(self) -> None:
         if not isinstance(self.obstacles, tuple):
             raise ConfigError(f"obstacles = {self.obstacles!r}: expected pairs (x, y)")
         for name, place in [("start", self.start), ("goal", self.goal), *(("obstacles", place) for place in self.obstacles)]:
-            self._check_cell(name, place)
-        blocked = {self._cell(place) for place in self.obstacles}
+            self.check_cell(name, place)
+        blocked = {self.cell(place) for place in self.obstacles}
         for name, place in (("start", self.start), ("goal", self.goal)):
-            if self._cell(place) in blocked:
+            if self.cell(place) in blocked:
                 raise ConfigError(f"{name} = {place}: expected a free cell, and this one is among the obstacles")
-        if self._cell(self.start) == self._cell(self.goal):
+        if self.cell(self.start) == self.cell(self.goal):
             raise ConfigError(f"goal = {self.goal}: expected another cell than the start, {self.start}")
-        if not self._reachable()[self._cell(self.goal)]:
+        if not self._reachable()[self.cell(self.goal)]:
             raise ConfigError(f"goal = {self.goal}: cannot be reached from start = {self.start}; the obstacles leave no way")
 
     def reset(self, key: Key) -> tuple[Array, Array]:
         """Deterministic; ``key`` is not used."""
-        state = jnp.full((), self._cell(self.start), jnp.int32)
+        state = jnp.full((), self.cell(self.start), jnp.int32)
         return state, state
 
     def step(self, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
@@ -88,26 +88,26 @@ class GridWorld:
         slip_key, way_key = jax.random.split(key)
         slips = jax.random.bernoulli(slip_key, self.slip)
         way = jnp.where(slips, jax.random.randint(way_key, (), 0, 4), jnp.asarray(action, jnp.int32))
-        after = jnp.asarray(self._after())[way, state]
-        there = after == self._cell(self.goal)
+        after = jnp.asarray(self.ways())[way, state]
+        there = after == self.cell(self.goal)
         reward = jnp.where(there, self.goal_reward, self.step_reward).astype(jnp.float32)
         return after, Step(after, reward, there, jnp.zeros((), bool), {"success": there})
 
-    def _check_cell(self, name: str, place: Any) -> None:
+    def check_cell(self, name: str, place: Any) -> None:
         pair = isinstance(place, tuple) and len(place) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in place)
         if not pair:
             raise ConfigError(f"{name} = {place!r}: expected a pair of whole numbers (x, y)")
         if not (-self.width <= place[0] < self.width and -self.height <= place[1] < self.height):
             raise ConfigError(f"{name} = {place}: lies outside the grid, which is {self.width} wide and {self.height} high")
 
-    def _cell(self, place: tuple[int, int]) -> int:
+    def cell(self, place: tuple[int, int]) -> int:
         return place[1] % self.height * self.width + place[0] % self.width
 
-    def _after(self) -> np.ndarray:
+    def ways(self) -> np.ndarray:
         """int32 [4, cells]: where each direction leads from each cell."""
         cells = np.arange(self.width * self.height, dtype=np.int32)
         x, y = cells % self.width, cells // self.width
-        blocked = np.isin(cells, [self._cell(place) for place in self.obstacles])
+        blocked = np.isin(cells, [self.cell(place) for place in self.obstacles])
         ways = []
         for right, down in MOVES:
             there = np.clip(y + down, 0, self.height - 1) * self.width + np.clip(x + right, 0, self.width - 1)
@@ -116,7 +116,7 @@ class GridWorld:
 
     def _reachable(self) -> np.ndarray:
         """bool [cells]: where some walk from the start leads."""
-        after, front = self._after(), np.array([self._cell(self.start)])
+        after, front = self.ways(), np.array([self.cell(self.start)])
         seen = np.zeros(self.width * self.height, bool)
         while front.size:
             seen[front] = True

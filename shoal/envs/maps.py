@@ -52,6 +52,11 @@ def limited_spec(spec: EnvSpec, max_steps: int) -> EnvSpec:
     return replace(spec, max_episode_steps=max_steps)
 
 
+def without_goal(spec: EnvSpec) -> EnvSpec:
+    """Of a map whose rewards or observations are no longer those that the environment's ``reward_fn`` answers for."""
+    return replace(spec, reward_fn=None)
+
+
 def rescaled_spec(spec: EnvSpec) -> EnvSpec:
     if not isinstance(spec.action, Box) or not spec.action.bounded:
         raise ConfigError(f"action of {spec.name!r} is {spec.action}: rescaling expects a Box with finite bounds")
@@ -138,7 +143,7 @@ class ScaleReward:
 
     @property
     def spec(self) -> EnvSpec:
-        return self.env.spec
+        return without_goal(self.env.spec)
 
     def reset(self, key: Key) -> tuple[Tree, Tree]:
         return self.env.reset(key)
@@ -172,7 +177,7 @@ class ShapeReward:
 
     @property
     def spec(self) -> EnvSpec:
-        return self.env.spec
+        return without_goal(self.env.spec)
 
     def _potential(self, obs: Tree) -> Array:
         return jnp.asarray(self.potential_fn(obs), jnp.float32).reshape(self.env.spec.agent_shape)
@@ -277,7 +282,7 @@ class HostScaleReward(HostMap):
     """``ScaleReward`` for a host environment."""
 
     def __init__(self, env: HostEnv, scale: float):
-        super().__init__(env, env.spec)
+        super().__init__(env, without_goal(env.spec))
         self.scale = scale
 
     def step(self, action: Any) -> tuple[Tree, Any, Any, Any, dict[str, Any]]:
@@ -289,7 +294,7 @@ class HostShapeReward(HostStateMap):
     """``ShapeReward`` for a host environment; its state is the environment's and the current potential."""
 
     def __init__(self, env: HostEnv, potential_fn: Callable[[Tree], Any], discount: float):
-        super().__init__(env, env.spec)
+        super().__init__(env, without_goal(env.spec))
         self.potential_fn, self.discount = potential_fn, np.float32(discount)
         self._before = np.zeros(env.spec.agent_shape, np.float32)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.envs.maps import HostMap, HostStateMap
+from shoal.envs.maps import HostMap, HostStateMap, without_goal
 from shoal.errors import ConfigError
 from shoal.specs import MASK, STATE, Box, Discrete, EnvSpec, Group, MultiBinary, MultiDiscrete, Space
 from shoal.types import Array, Env, HostEnv, Key, Step, Tree, pytree
@@ -66,7 +66,7 @@ def stacked_space(space: Space, num: int) -> Space:
 def stacked_spec(spec: EnvSpec, num: int) -> EnvSpec:
     if num < 1:
         raise ConfigError(f"frame_stack = {num}: expected a number of at least 1")
-    return replace(spec, obs=stacked_space(spec.obs, num))
+    return replace(without_goal(spec), obs=stacked_space(spec.obs, num))
 
 
 # vectors -------------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class FlattenObs:
 
     @property
     def spec(self) -> EnvSpec:
-        return replace(self.env.spec, obs=flat_space(self.env.spec.obs))
+        return replace(without_goal(self.env.spec), obs=flat_space(self.env.spec.obs))
 
     def reset(self, key: Key) -> tuple[Tree, Tree]:
         state, obs = self.env.reset(key)
@@ -196,7 +196,7 @@ class HostFlattenObs(HostMap):
     """``FlattenObs`` for a host environment."""
 
     def __init__(self, env: HostEnv):
-        super().__init__(env, replace(env.spec, obs=flat_space(env.spec.obs)))
+        super().__init__(env, replace(without_goal(env.spec), obs=flat_space(env.spec.obs)))
         self._space = env.spec.obs
 
     def reset(self, seed: int) -> Tree:

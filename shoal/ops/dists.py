@@ -19,7 +19,7 @@ _MASKED = -1e9  # finite: an all-masked row stays a number
 _EDGE = 1.0 - 1e-6
 
 
-def _argmax(x: Array) -> Array:
+def argmax(x: Array) -> Array:
     """Of the last axis, int32, the first among equals; a short one is compared in line instead of reduced."""
     if x.shape[-1] > 8:
         return jnp.argmax(x, axis=-1).astype(jnp.int32)
@@ -46,7 +46,7 @@ class Categorical(NamedTuple):
 
     def sample(self, noise: Array, explore: Array) -> Array:
         """[...] int32; the Gumbel-max trick."""
-        return _argmax(self.logits + jnp.expand_dims(explore, -1) * noise)
+        return argmax(self.logits + jnp.expand_dims(explore, -1) * noise)
 
     def log_prob(self, action: Array) -> Array:
         # a comparison instead of a gather: its gradient is one too, where a gather's is a scatter

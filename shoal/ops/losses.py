@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from shoal.types import Array
@@ -41,3 +42,38 @@ def standardised(advantage: Array, share: Array) -> Array:
     """Advantages [R] with zero mean and unit variance, where each row counts by its ``share`` (they sum to one)."""
     centred = advantage - (share * advantage).sum()
     return centred / (jnp.sqrt((share * centred**2).sum()) + 1e-8)
+
+
+def huber(x: Array, delta: Array) -> Array:
+    """Half the square of an error up to ``delta``, a straight line beyond; inf: half the square everywhere. Huber (1964)."""
+    size = jnp.abs(x)
+    inner = jnp.minimum(size, delta)
+    return inner * (size - 0.5 * inner)
+
+
+def quantile_huber(quantiles: Array, target: Array, fractions: Array, delta: Array) -> Array:
+    """How far ``quantiles`` [..., N] are from those of ``target`` [..., M] at ``fractions`` [N]; [...].
+
+    Summed over quantiles, averaged over target samples. Dabney et al. (2018), eqs. 9 and 10.
+    """
+    error = target[..., None, :] - quantiles[..., :, None]
+    weight = jnp.abs(fractions[:, None] - (error < 0))
+    return (weight * huber(error, delta)).mean(axis=-1).sum(axis=-1)
+
+
+def quantile_fractions(num: int) -> Array:
+    """The middles of ``num`` equal parts of [0, 1]. Dabney et al. (2018), lemma 2."""
+    return (jnp.arange(num) + 0.5) / num
+
+
+def soft_policy(log_prob: Array, value: Array, temperature: Array) -> Array:
+    """The policy loss of SAC for a sampled action: α log π - Q. Haarnoja et al. (2018b), eq. 7."""
+    return temperature * log_prob - value
+
+
+def temperature(log_temperature: Array, entropy: Array, wanted: Array) -> Array:
+    """Raises the temperature where the policy has less entropy than ``wanted``. Haarnoja et al. (2018b), eq. 18.
+
+    ``entropy`` is -log π of a sampled action, or the policy's own for choices (Christodoulou 2019, eq. 11); no gradient passes it.
+    """
+    return jnp.exp(log_temperature) * (jax.lax.stop_gradient(entropy) - wanted)

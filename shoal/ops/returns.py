@@ -1,10 +1,11 @@
-"""Returns and advantages along the leading time axis; any further axes are carried along."""
+"""Returns and advantages along the leading time axis, any further axes carried along; and one-step targets of any shape."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
+from shoal.ops.dists import argmax
 from shoal.types import Array
 
 
@@ -61,3 +62,71 @@ def explained_variance(prediction: Array, target: Array, weight: Array) -> Array
         return (weight * (x - mean) ** 2).sum() / total
 
     return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), 1e-8)
+
+
+# one-step targets: reward + discount · alive · value of the successor; a successor without an allowed action is worth 0
+
+
+def td_target(reward: Array, alive: Array, next_value: Array, discount: Array) -> Array:
+    """Sutton & Barto (2018), eq. 6.2."""
+    return reward + discount * alive * next_value
+
+
+def chosen(values: Array, action: Array) -> Array:
+    """Of ``values`` [..., A] those of ``action`` [...]; a comparison, whose gradient is one too, where a gather's is a scatter."""
+    return jnp.where(jnp.arange(values.shape[-1]) == action[..., None], values, 0.0).sum(axis=-1)
+
+
+def best_value(values: Array, mask: Array | None = None) -> Array:
+    """The most of ``values`` [..., A] among the actions that ``mask`` allows."""
+    return chosen(values, best_action(values, mask))
+
+
+def best_action(values: Array, mask: Array | None = None) -> Array:
+    """The action of most value among those that ``mask`` allows, int32; -1, which is none, where it allows none."""
+    if mask is None:
+        return argmax(values)
+    return jnp.where((mask > 0).any(axis=-1), argmax(jnp.where(mask > 0, values, -jnp.inf)), -1)
+
+
+def q_target(reward: Array, alive: Array, next_values: Array, discount: Array, mask: Array | None = None) -> Array:
+    """With the best of the successor's action values [..., A]. Watkins & Dayan (1992); Mnih et al. (2015), algorithm 1."""
+    return td_target(reward, alive, best_value(next_values, mask), discount)
+
+
+def double_q_target(reward: Array, alive: Array, next_values: Array, chooser: Array, discount: Array, mask: Array | None = None) -> Array:
+    """As ``q_target``, with the action that ``chooser`` [..., A] values most. Van Hasselt, Guez & Silver (2016), eq. 4."""
+    return td_target(reward, alive, chosen(next_values, best_action(chooser, mask)), discount)
+
+
+def quantile_target(reward: Array, alive: Array, next_quantiles: Array, chooser: Array, discount: Array, mask: Array | None = None
+                    ) -> Array:
+    """Quantiles [..., N] of the return: the successor's [..., A, N] at the action that ``chooser`` [..., A] values most.
+
+    Dabney et al. (2018), algorithm 1; the means of the same quantiles as chooser are theirs, another network's make it double.
+    """
+    action = best_action(chooser, mask)
+    value = chosen(jnp.swapaxes(next_quantiles, -1, -2), action[..., None])
+    return td_target(reward[..., None], alive[..., None], value, discount)
+
+
+def soft_q_target(reward: Array, alive: Array, next_value: Array, log_prob: Array, temperature: Array, discount: Array) -> Array:
+    """With the successor's value and the entropy of its sampled action: Q - α log π. Haarnoja et al. (2018b), eqs. 3 and 5."""
+    return td_target(reward, alive, next_value - temperature * log_prob, discount)
+
+
+def soft_value(log_probs: Array, values: Array, temperature: Array) -> Array:
+    """Σ π (Q - α log π) over choices [..., A]: the expectation that SAC samples, and, negated, its policy loss.
+
+    Christodoulou (2019), eqs. 10 and 12. An action that a mask took away has probability 0 and counts for nothing.
+    """
+    probs = jnp.exp(log_probs)
+    return (probs * (values - temperature * log_probs)).sum(axis=-1)
+
+
+def smoothed_action(action: Array, noise: Array, scale: Array, limit: Array, low: Array, high: Array) -> Array:
+    """The target policy's ``action`` [..., D] with a little standard normal ``noise``, itself cut at ``limit``, kept in the box.
+
+    Fujimoto, van Hoof & Meger (2018), section 5.3.
+    """
+    return (action + (scale * noise).clip(-limit, limit)).clip(low, high)

@@ -21,3 +21,15 @@ def factor(name: str, done: Array) -> Array:
     if name == "exponential":
         return 0.01**done
     raise ValueError(f"schedule {name!r}: expected one of {', '.join(NAMES)}")
+
+
+def between(name: str, start: Array, end: Array, done: Array) -> Array:
+    """From ``start`` to ``end``, exactly that from ``done`` = 1 on; constant stays at ``start``.
+
+    To arrive after a share of the horizon, divide ``done`` by it.
+    """
+    if name == "constant":
+        return start + jnp.zeros_like(done)
+    final = factor(name, jnp.ones(()))
+    left = (factor(name, done) - final) / (1.0 - final)
+    return end + (start - end) * left

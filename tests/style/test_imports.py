@@ -13,7 +13,7 @@ PACKAGE = Path(shoal.__file__).parent
 LAYERS = (
     ("errors", "registry", "plan", "toml", "faultpoint", "disk", "specs", "types", "rng"),
     ("ops",),
-    ("optim", "nets", "envs", "buffers", "flow", "checkpoint", "store"),
+    ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "store"),
     ("algos",),
     ("lane", "host_lane", "loops", "scoring"),
     ("runtime",),
