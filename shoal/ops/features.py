@@ -114,7 +114,7 @@ def _hashed(place: Array, tiling: Array, memory: int) -> Array:
     """Numbers below ``memory`` for coordinates [..., K, D]: as good as random, and always the same."""
     mixed = _mix(tiling.astype(jnp.uint32))
     for i in range(place.shape[-1]):
-        mixed = _mix(mixed ^ (place[..., i].astype(jnp.uint32) + np.uint32(0x9E3779B9) * np.uint32(i + 1)))
+        mixed = _mix(mixed ^ (place[..., i].astype(jnp.uint32) + np.uint32(0x9E3779B9 * (i + 1) % 2**32)))
     return (mixed % np.uint32(memory)).astype(jnp.int32)
 
 
