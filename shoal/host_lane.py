@@ -76,10 +76,7 @@ class HostLane:
 
     def make(self, params: Params, version: int, seq: int) -> Chunk:
         """The lane's chunk number ``seq``, made with ``params``."""
-        noise, memory = self._noise(self.lane, seq), self._memory
-        data, episodes = _guarded(self.spec.name, lambda: self._steps(params, noise))
-        _check_finite(self.spec.name, data)
-        return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
+        return _chunk(self, params, version, seq)
 
     def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
         """The loop that every step of every host environment goes through: nothing that can wait is done in it."""
@@ -230,11 +227,7 @@ class VectorLane:
         self._memory = self._fresh_memory
 
     def make(self, params: Params, version: int, seq: int) -> Chunk:
-        """The lane's chunk number ``seq``, made with ``params``."""
-        noise, memory = self._noise(self.lane, seq), self._memory
-        data, episodes = _guarded(self.spec.name, lambda: self._steps(params, noise))
-        _check_finite(self.spec.name, data)
-        return Chunk(self.lane, 0, seq, version, data, memory, self.record(), episodes)
+        return _chunk(self, params, version, seq)
 
     def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
         act_fn, shape = self._acting(params), (self._num_steps, self.size)
@@ -311,6 +304,14 @@ class VectorLane:
 
     def close(self) -> None:
         """Nothing: the vector is its maker's."""
+
+
+def _chunk(lane: Any, params: Params, version: int, seq: int) -> Chunk:
+    """A lane's chunk number ``seq``, with what it needs to go on from there; refused where it holds what is not a number."""
+    noise, memory = lane._noise(lane.lane, seq), lane._memory
+    data, episodes = _guarded(lane.spec.name, lambda: lane._steps(params, noise))
+    _check_finite(lane.spec.name, data)
+    return Chunk(lane.lane, 0, seq, version, data, memory, lane.record(), episodes)
 
 
 def _guarded(name: str, act_fn: Callable[[], Any]) -> Any:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from shoal.algos.actor_critic import ActorCritic, Rows, State, flat, policy_gradient, weights
-from shoal.ops import losses, moments, returns
+from shoal.algos.actor_critic import ActorCritic, Aim, State, policy_gradient, weights
+from shoal.ops import moments, returns
 from shoal.types import Array, Batch, Key, Metrics, Params, Updated, pytree
 
 
@@ -52,16 +51,8 @@ class A2C(ActorCritic):
         """The gradient of the loss on a whole batch, and what goes with it; nothing is changed."""
         data, seen = batch.data, self.judge(state, batch)
         advantage = returns.gae(seen.reward, data.alive, data.last, seen.value, seen.next_value, self.discount, self.gae_lambda)
-        target, weight = flat(data, advantage + seen.value), flat(data, data.valid)
-        share = weight / jnp.maximum(weight.sum(), 1.0)
-        advantage = flat(data, advantage)
-        if self.normalise_advantage:
-            advantage = losses.standardised(advantage, share)
-        rows = Rows(seen.features, seen.mask, seen.action, advantage, target, share)
-        keys = jax.random.split(key, share.shape[0]) if self.dropout else None
-        _, _, bonus = self.scheduled(state, batch.steps)
-        grads, metrics = policy_gradient(self, state, rows, keys, bonus)
-        metrics["explained_variance"] = returns.explained_variance(flat(data, seen.value), target, weight)
+        aim = Aim(advantage + seen.value, advantage, data.valid)
+        grads, metrics = policy_gradient(self, state, batch, seen, aim, key, self.normalise_advantage)
         return grads, Aux(seen.returns, self.observed(state, batch), metrics, jnp.asarray(batch.steps, jnp.int32))
 
     def apply(self, state: State, grads: Params, aux: Aux) -> Updated:

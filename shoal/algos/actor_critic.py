@@ -59,6 +59,14 @@ class Judged(NamedTuple):
     returns: moments.Moments
 
 
+class Aim(NamedTuple):
+    """What a batch is to teach, [T, B]."""
+
+    target: Array  # of the value
+    advantage: Array  # what actions are weighed by
+    weight: Array  # 0 for a step that counts for nothing
+
+
 class Rows(NamedTuple):
     """What the gradient sees of a batch, [R, ...]; share 0 marks a row that counts for nothing."""
 
@@ -241,9 +249,16 @@ def flat(data: Transition, x: Array) -> Array:
     return x.reshape((-1,) + x.shape[data.reward.ndim:])
 
 
-def policy_gradient(algorithm: ActorCritic, state: State, rows: Rows, keys: Array | None, bonus: Array
+def policy_gradient(algorithm: ActorCritic, state: State, batch: Batch, seen: Judged, aim: Aim, key: Key, normalise: bool
                     ) -> tuple[Params, Metrics]:
-    """The gradient of the plain policy-gradient loss with a value beside it, and its parts."""
+    """The gradient of the plain policy-gradient loss with a value beside it, and its parts; ``key`` drops units."""
+    data = batch.data
+    target, advantage, weight = (flat(data, x) for x in aim)
+    share = weight / jnp.maximum(weight.sum(), 1.0)
+    if normalise:
+        advantage = losses.standardised(advantage, share)
+    keys = jax.random.split(key, share.shape[0]) if algorithm.dropout else None
+    _, _, bonus = algorithm.scheduled(state, batch.steps)
 
     def loss(moving: Params, given: tuple[Rows, Array | None]) -> tuple[Array, Array]:
         (net, log_std, critic), (rows, keys) = moving, given
@@ -254,5 +269,7 @@ def policy_gradient(algorithm: ActorCritic, state: State, rows: Rows, keys: Arra
         return total, jax.lax.stop_gradient((jnp.stack([policy, error, entropy]) * rows.share).sum(1))
 
     params = weights(state.actor, state.critic)
+    rows = Rows(seen.features, seen.mask, seen.action, advantage, target, share)
     grads, parts = blocks.sum_rows(lambda given: jax.grad(loss, has_aux=True)(params, given), (rows, keys))
-    return grads, dict(zip(("policy_loss", "value_loss", "entropy"), parts, strict=True))
+    metrics = dict(zip(("policy_loss", "value_loss", "entropy"), parts, strict=True))
+    return grads, metrics | {"explained_variance": returns.explained_variance(flat(data, seen.value), target, weight)}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal.algos.actor_critic import Actor, ActorCritic, State, flat, weights, with_weights
 from shoal.ops import blocks, losses, moments, returns, schedules, shuffle
-from shoal.types import Array, Batch, Key, Params, Updated, pytree
+from shoal.types import Array, Batch, Key, Metrics, Params, Tree, Updated, pytree
 
 
 class Rows(NamedTuple):
@@ -62,30 +62,38 @@ class PPO(ActorCritic):
         done, rate, bonus = self.scheduled(state, batch.steps)
         clip = self.clip * schedules.factor(self.clip_schedule, done)
         rows, return_moments = self._rows(state, batch)
+
+        def gradient(moving: Params, some: Rows, key: Key) -> tuple[Params, Array]:
+            keys = jax.random.split(key, some.weight.shape[0]) if self.dropout else None
+            return self._gradient(moving, state.actor, some, keys, clip, bonus)
+
+        moving, optimiser, metrics = self.passes(weights(state.actor, state.critic), state.optimiser, rows, gradient, rate, key)
+        return Updated(self.moved(state, moving, optimiser, self.observed(state, batch), return_moments), metrics, None)
+
+    def passes(self, moving: Params, optimiser: Tree, rows: Any, gradient_fn: Any, rate: Array, key: Key
+               ) -> tuple[Params, Tree, Metrics]:
+        """All epochs of gradient steps over ``rows`` [R, ...], shuffled along their first axis; and what they came to."""
         total = rows.weight.shape[0]
         size = total // self.num_minibatches
-
         orders = jax.vmap(lambda k: shuffle.affine(k, total))(jax.random.split(key, self.num_epochs))
 
         def step(carry: Any, i: Array) -> tuple[Any, None]:
             moving, optimiser, sums, steps, going = carry
             order = jax.tree.map(lambda x: x[i // self.num_minibatches], orders)
             index = shuffle.take(order, i % self.num_minibatches * size, size, total)
-            keys = jax.random.split(jax.random.fold_in(key, i), size) if self.dropout else None
-            grads, metrics = self._gradient(moving, state.actor, jax.tree.map(lambda x: x[index], rows), keys, clip, bonus)
+            grads, metrics = gradient_fn(moving, jax.tree.map(lambda x: x[index], rows), jax.random.fold_in(key, i))
             moved = self.step(moving, grads, optimiser, rate)
             # past the KL limit the rest is computed and dropped: a loop of known length needs no word from the device
             moving, optimiser = jax.tree.map(lambda new, old: jnp.where(going, new, old), moved, (moving, optimiser))
             sums, steps = sums + jnp.where(going, metrics, 0.0), steps + going
             return (moving, optimiser, sums, steps, going & (metrics[METRICS.index("approximate_kl")] <= self.target_kl)), None
 
-        start = (weights(state.actor, state.critic), state.optimiser, jnp.zeros(len(METRICS)), jnp.zeros(()), jnp.ones((), bool))
+        start = (moving, optimiser, jnp.zeros(len(METRICS)), jnp.zeros(()), jnp.ones((), bool))
         (moving, optimiser, sums, steps, _), _ = jax.lax.scan(step, start, jnp.arange(self.num_epochs * self.num_minibatches))
-
         metrics = {name: sums[i] / steps for i, name in enumerate(METRICS)}
         metrics |= {"learning_rate": rate, "gradient_steps": steps,
                     "explained_variance": returns.explained_variance(rows.value, rows.target, rows.weight)}
-        return Updated(self.moved(state, moving, optimiser, self.observed(state, batch), return_moments), metrics, None)
+        return moving, optimiser, metrics
 
     def _rows(self, state: State, batch: Batch) -> tuple[Rows, moments.Moments]:
         """Everything about the batch that stays fixed while the weights move."""
@@ -103,11 +111,7 @@ class PPO(ActorCritic):
     def _gradient(self, moving: Params, actor: Actor, rows: Rows, keys: Array | None, clip: Array, bonus: Array
                   ) -> tuple[Params, Array]:
         """The gradient of the loss over one minibatch, and its metrics; ``keys`` drop units."""
-        if self.normalise_advantage:
-            total, mean, scale = advantage_scale(rows.advantage, rows.weight)
-            rows = rows._replace(advantage=(rows.advantage - mean) / scale)
-        else:
-            total = jnp.maximum(rows.weight.sum(), 1.0)
+        rows, total = self.scaled(rows)
 
         def loss(moving: Params, given: tuple[Rows, Array | None]) -> tuple[Array, Array]:
             (net, log_std, critic), (rows, keys) = moving, given
@@ -116,6 +120,17 @@ class PPO(ActorCritic):
             return self.objective(dist.log_prob(rows.action), dist.entropy(), value, rows, rows.weight / total, clip, bonus)
 
         return blocks.sum_rows(lambda given: jax.grad(loss, has_aux=True)(moving, given), (rows, keys))
+
+    def scaled(self, rows: Any) -> tuple[Any, Array]:
+        """A minibatch with its advantages as they are learned from, and how many rows of it count."""
+        if not self.normalise_advantage:
+            return rows, jnp.maximum(rows.weight.sum(), 1.0)
+        parts = rows.weight * jnp.stack([jnp.ones_like(rows.weight), rows.advantage, rows.advantage**2])
+        total, first, second = parts.reshape(3, -1).sum(1)  # in one pass
+        total = jnp.maximum(total, 1.0)
+        mean = first / total
+        scale = jnp.sqrt(jnp.maximum(second / total - mean**2, 0.0)) + 1e-8
+        return rows._replace(advantage=(rows.advantage - mean) / scale), total
 
     def objective(self, log_prob: Array, entropy: Array, value: Array, rows: Any, share: Array, clip: Array, bonus: Array
                   ) -> tuple[Array, Array]:
@@ -130,12 +145,3 @@ class PPO(ActorCritic):
 
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approximate_kl", "clip_fraction")
-
-
-def advantage_scale(advantage: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Number, mean and scale of a minibatch's advantages, in one pass."""
-    parts = weight * jnp.stack([jnp.ones_like(weight), advantage, advantage**2])
-    total, first, second = parts.reshape(3, -1).sum(1)
-    total = jnp.maximum(total, 1.0)
-    mean = first / total
-    return total, mean, jnp.sqrt(jnp.maximum(second / total - mean**2, 0.0)) + 1e-8

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal import nets, optim
-from shoal.algos.ppo import METRICS, PPO, advantage_scale
-from shoal.ops import blocks, dists, moments, returns, schedules, shuffle
+from shoal.algos.ppo import PPO
+from shoal.ops import blocks, dists, moments, returns, schedules
 from shoal.specs import Box, EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Tree, Updated, pytree
 
@@ -131,27 +131,12 @@ class RecurrentPPO(PPO):
         done, rate, bonus = self.scheduled(state, batch.steps)
         clip = self.clip * schedules.factor(self.clip_schedule, done)
         columns, seen = self._columns(state, batch)
-        total, length = columns.weight.shape
-        size = max(1, total // self.num_minibatches)
-        num_minibatches = min(self.num_minibatches, total)
-        orders = jax.vmap(lambda k: shuffle.affine(k, total))(jax.random.split(key, self.num_epochs))
 
-        def step(carry: Any, i: Array) -> tuple[Any, None]:
-            net, optimiser, sums, steps, going = carry
-            order = jax.tree.map(lambda x: x[i // num_minibatches], orders)
-            index = shuffle.take(order, i % num_minibatches * size, size, total)
-            keys = jax.random.split(jax.random.fold_in(key, i), (size, length)) if self.dropout else None
-            grads, metrics = self._column_gradient(net, state.actor, jax.tree.map(lambda x: x[index], columns), keys, clip, bonus)
-            moved = self.step(net, grads, optimiser, rate)
-            net, optimiser = jax.tree.map(lambda new, old: jnp.where(going, new, old), moved, (net, optimiser))
-            sums, steps = sums + jnp.where(going, metrics, 0.0), steps + going
-            return (net, optimiser, sums, steps, going & (metrics[METRICS.index("approximate_kl")] <= self.target_kl)), None
+        def gradient(net: RecurrentNet, some: Columns, key: Key) -> tuple[Params, Array]:
+            keys = jax.random.split(key, some.weight.shape) if self.dropout else None
+            return self._column_gradient(net, state.actor, some, keys, clip, bonus)
 
-        start = (state.actor.net, state.optimiser, jnp.zeros(len(METRICS)), jnp.zeros(()), jnp.ones((), bool))
-        (net, optimiser, sums, steps, _), _ = jax.lax.scan(step, start, jnp.arange(self.num_epochs * num_minibatches))
-        metrics = {name: sums[i] / steps for i, name in enumerate(METRICS)}
-        metrics |= {"learning_rate": rate, "gradient_steps": steps,
-                    "explained_variance": returns.explained_variance(columns.value, columns.target, columns.weight)}
+        net, optimiser, metrics = self.passes(state.actor.net, state.optimiser, columns, gradient, rate, key)
         actor = Actor(net, self.observed(state, batch), state.actor.space, state.actor.action, state.actor.squash)
         return Updated(State(actor, optimiser, seen, state.updates + 1), metrics, None)
 
@@ -184,11 +169,7 @@ class RecurrentPPO(PPO):
     def _column_gradient(self, net: RecurrentNet, actor: Any, columns: Columns, keys: Array | None, clip: Array, bonus: Array
                          ) -> tuple[Params, Array]:
         """The gradient of the loss over a set of columns, through time, and its metrics."""
-        if self.normalise_advantage:
-            total, mean, scale = advantage_scale(columns.advantage, columns.weight)
-            columns = columns._replace(advantage=(columns.advantage - mean) / scale)
-        else:
-            total = jnp.maximum(columns.weight.sum(), 1.0)
+        columns, total = self.scaled(columns)
 
         def loss(net: RecurrentNet, given: tuple[Columns, Array | None]) -> tuple[Array, Array]:
             (columns, keys), memory = given, given[0].memory

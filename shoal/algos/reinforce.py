@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 
-from shoal.algos.actor_critic import ActorCritic, Judged, Rows, State, flat, policy_gradient, weights
-from shoal.ops import losses, returns
-from shoal.types import Array, Batch, Key, Transition, Updated, pytree
+from shoal.algos.actor_critic import ActorCritic, Aim, Judged, State, policy_gradient, weights
+from shoal.ops import returns
+from shoal.types import Batch, Key, Transition, Updated, pytree
 
 
 @pytree
@@ -41,29 +40,22 @@ class REINFORCE(ActorCritic):
     def update(self, state: State, batch: Batch, key: Key) -> Updated:
         """One gradient step on ``batch`` [T, B, ...]; ``key`` drops units where the network does."""
         data, seen = batch.data, self.judge(state, batch)
-        target, advantage, valid = self._weigh(data, seen)
-        target, advantage, weight = flat(data, target), flat(data, advantage), flat(data, valid)
-        share = weight / jnp.maximum(weight.sum(), 1.0)
-        if self.normalise_weight:
-            advantage = losses.standardised(advantage, share)
-        rows = Rows(seen.features, seen.mask, seen.action, advantage, target, share)
-        keys = jax.random.split(key, share.shape[0]) if self.dropout else None
-        _, rate, bonus = self.scheduled(state, batch.steps)
-        grads, metrics = policy_gradient(self, state, rows, keys, bonus)
+        aim = self._weigh(data, seen)
+        grads, metrics = policy_gradient(self, state, batch, seen, aim, key, self.normalise_weight)
+        _, rate, _ = self.scheduled(state, batch.steps)
         moved, optimiser = self.step(weights(state.actor, state.critic), grads, state.optimiser, rate)
-        metrics |= {"learning_rate": rate, "gradient_steps": jnp.ones(()), "used": valid.mean(),
-                    "explained_variance": returns.explained_variance(flat(data, seen.value), target, weight)}
+        metrics |= {"learning_rate": rate, "gradient_steps": jnp.ones(()), "used": aim.weight.mean()}
         return Updated(self.moved(state, moved, optimiser, self.observed(state, batch), seen.returns), metrics, None)
 
-    def _weigh(self, data: Transition, seen: Judged) -> tuple[Array, Array, Array]:
-        """What the value learns, what actions are weighed by, and which steps count; all [T, B]."""
+    def _weigh(self, data: Transition, seen: Judged) -> Aim:
+        """What the value learns, what actions are weighed by, and which steps count."""
         if self.weighting == "baseline":
             target = returns.discounted_returns(seen.reward, data.alive, data.last, seen.next_value, self.discount)
-            return target, target - seen.value, data.valid
+            return Aim(target, target - seen.value, data.valid)
         zero = jnp.zeros_like(seen.value)
         target = returns.discounted_returns(seen.reward, data.alive, data.last, zero, self.discount)
         valid = data.valid * returns.finished(data.last)
         if self.weighting == "reward_to_go":
-            return target, target, valid
+            return Aim(target, target, valid)
         total, whole = returns.from_start(target, data.last)
-        return target, total, valid * whole
+        return Aim(target, total, valid * whole)
