@@ -15,7 +15,7 @@ from shoal.algos.ppo import PPO
 from shoal.envs import make
 from shoal.errors import EnvError, ReplayError
 from shoal.host_lane import HostLane
-from shoal.runtime.ported import acting
+from shoal.host_act import acting
 from shoal.specs import Box, Discrete, EnvSpec
 from shoal.types import Acted
 

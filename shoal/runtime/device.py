@@ -73,8 +73,9 @@ def describe() -> dict[str, str]:
     """What bits depend on besides the plan: recorded in checkpoints, compared on resume."""
     import jax
     import jaxlib
+    import numpy
 
-    return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "device": jax.devices()[0].device_kind}
+    return {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "numpy": numpy.__version__, "device": jax.devices()[0].device_kind}
 
 
 _EVENT = "/jax/core/compile/backend_compile_duration"

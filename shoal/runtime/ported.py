@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +16,12 @@ from shoal import flow, lane, loops, rng
 from shoal.envs import replay
 from shoal.envs.gym_vector import GymVector
 from shoal.errors import DeadlineError
+from shoal.host_act import acting
 from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
 from shoal.runtime.cut import ends, filled, named, on_device, watch
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
-from shoal.specs import EnvSpec, zeros
+from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Batch, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
 
@@ -86,43 +87,6 @@ def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: 
 def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, root: Any, index: Any, seq: Any, role: Any) -> Any:
     draws = lane.draw(algorithm, env, root, index, seq, state.lengths.shape[0])
     return lane.rollout(algorithm, env, params, state, draws, role)
-
-
-@lru_cache(maxsize=64)
-def _act_fn(shape: Any, structure: Any, used: tuple[bool, ...]) -> Callable[..., Any]:
-    """``act`` for an algorithm and parameters that come as leaves, without the numbers that are not used.
-
-    Structures are looked up here once per version: as static arguments they would be compared at every step.
-    """
-
-    def act(numbers: tuple[Any, ...], leaves: tuple[Any, ...], *rest: Any) -> Any:
-        given = iter(numbers)
-        algorithm = jax.tree.unflatten(shape, [next(given) if needed else 0.0 for needed in used])
-        return algorithm.act(jax.tree.unflatten(structure, leaves), *rest)
-
-    return jax.jit(act)
-
-
-def acting(algorithm: Algorithm, spec: EnvSpec, size: int) -> Callable[[Params], Callable[..., Any]]:
-    """How host lanes of ``size`` act: for parameters, a call of ``(memory, obs, role, noise)``.
-
-    Each argument of a compiled call costs about a microsecond, every step. So parameters are taken apart once per version (equinox
-    modules are flattened by Python), and of the algorithm's numbers only those go along that its ``act`` reads.
-    """
-    numbers, shape = jax.tree.flatten(algorithm)
-    key = rng.root(0)
-    like = jax.eval_shape(lambda a, k: (a.policy(a.init(spec, k)), a.draw(spec, k, (size,))), algorithm, key)
-    example = algorithm.memory(spec, size), zeros(spec.obs, (size, *spec.agent_shape)), lane.role(0.0, size), like[1]
-    traced = jax.make_jaxpr(lambda numbers, *rest: jax.tree.unflatten(shape, numbers).act(*rest))(numbers, like[0], *example).jaxpr
-    read = {id(v) for equation in traced.eqns for v in equation.invars} | {id(v) for v in traced.outvars}
-    used = tuple(id(v) in read for v in traced.invars[:len(numbers)])
-    needed = tuple(x for x, wanted in zip(numbers, used, strict=True) if wanted)
-
-    def bind(params: Params) -> Callable[..., Any]:
-        leaves, structure = jax.tree.flatten(params)
-        return partial(_act_fn(shape, structure, used), needed, tuple(leaves))
-
-    return bind
 
 
 class CompiledLane:
