@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import operator
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ from shoal.plan import Plan
 _NAMED = ("jax", "jaxlib", "numpy", "gymnasium", "equinox", "optax", "safetensors")  # shown even if no requirement names them
 _RUNS = "runs"
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?$")
+_PYTHON = re.compile(r"""python_version\s*(<=|>=|<|>)\s*['"]([\d.]+)['"]""")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 _LOW_DISK, _LOW_MEMORY = 2 * 1024**3, 1024**3  # below these a run may fail
 
@@ -68,7 +70,7 @@ def requirements(package: str = "shoal") -> list[Requirement]:
             groups = {"": project.get("dependencies", []), **project.get("optional-dependencies", {})}
             return [_parse(text)._replace(extra=extra) for extra, texts in groups.items() for text in texts]
     try:
-        return [_parse(text) for text in importlib.metadata.requires(package) or []]
+        return [_parse(text) for text in importlib.metadata.requires(package) or [] if _for_this_python(text)]
     except PackageNotFoundError:
         return []
 
@@ -82,6 +84,13 @@ def _parse(text: str) -> Requirement:
     extra = _EXTRA.search(marker)
     inner = tuple(part.strip() for part in extras.split(",") if part.strip())
     return Requirement(name, inner, least[1] if least else "", extra[1] if extra else "")
+
+
+def _for_this_python(text: str) -> bool:
+    """Whether a requirement's bounds on Python's version, if it has any, hold here."""
+    holds = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+    here = _numbers(".".join(platform.python_version_tuple()[:2]))
+    return all(holds[sign](here, _numbers(version)) for sign, version in _PYTHON.findall(text))
 
 
 def _version(name: str) -> str | None:

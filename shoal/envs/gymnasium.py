@@ -142,7 +142,8 @@ def _line(error: Exception) -> str:
 def _remedy(error: Exception) -> str:
     commands = re.findall(r"pip install [^`\n]+", str(error))
     if commands:
-        return f"needs a package that is not installed: {commands[-1].strip()}"
+        command = re.sub(r"[\"']?gymnasium\[box2d\][\"']?", "'shoal[box2d]'", commands[-1].strip())
+        return f"needs a package that is not installed: {command}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"needs a package that is not installed: pip install {error.name.split('.')[0]}"
     return f"cannot be made: {_line(error)}"

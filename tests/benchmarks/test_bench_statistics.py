@@ -86,6 +86,25 @@ def test_verify_row_and_agreement_of_paths():
     assert [line["intervals overlap"] for line in verify.agreement([fused, far])] == ["no"]
 
 
+def test_verify_of_a_task_that_only_gymnasium_has():
+    task = verify.TASKS["lunar_lander"]
+    assert task.envs() == {"ported": "LunarLander-v3"} and task.label("ported") == "LunarLander-v3"
+    only = verify.row("ppo", "LunarLander-v3", "ported", task, _results(210.0, 230.0))
+    assert only["met"] == "yes" and verify.agreement([only]) == []
+
+
+def test_verify_goes_on_past_a_missing_package_but_is_not_content(tmp_path, monkeypatch, capsys):
+    absent = verify.Task("", "ShoalAbsent-v0", 100, 0.0, "–")  # an id that no package here registers
+    monkeypatch.setattr(verify, "TASKS", {"absent": absent})
+    assert not verify.verify(["absent", "absent"], ["fused", "ported"], [0], tmp_path / "scores.md")
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 and all(line.startswith("ppo ShoalAbsent-v0 ported: NOT run: unknown env") for line in said)
+    assert not (tmp_path / "scores.md").exists()
+    with pytest.raises(SystemExit):
+        verify.main(["absent", "--path", "fused"])
+    assert "absent has no fused path" in capsys.readouterr().err
+
+
 class _Spoken:
     """What a row reads of a worker: its name and what it said of itself."""
 

@@ -71,6 +71,16 @@ def test_an_extra_of_an_extra_counts(packages):
     assert doctor._satisfied(wanted._replace(extras=())) and not doctor._satisfied(wanted._replace(extras=(), at_least="99.0"))
 
 
+def test_an_extra_counts_only_what_this_python_needs(packages):
+    asks = "".join(f"Requires-Dist: {name}; python_version {sign} '{version}' and extra == 'box'\n"
+                   for name, sign, version in (("oldbox", "<", "3.11"), ("newbox", ">=", "3.11"), ("farbox", ">", "3.99")))
+    packages("boxes", "1.0", metadata=asks)
+    wanted = doctor.Requirement("boxes", ("box",), "", "box")
+    assert not doctor._satisfied(wanted)
+    packages("newbox", "1.0")
+    assert doctor._satisfied(wanted)
+
+
 def test_a_package_too_old_is_named_with_its_command(capsys, packages):
     packages("equinox", "0.9.1")
     assert cli.main(["doctor", "--json"]) == 1

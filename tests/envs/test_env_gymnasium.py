@@ -210,7 +210,9 @@ def test_a_constructor_that_refuses_is_one_line():
 
 @pytest.mark.parametrize(("error", "command"), [
     (gymnasium.error.DependencyNotInstalled('X is not installed, run `pip install swig` then `pip install "gymnasium[box2d]"`'),
-     'pip install "gymnasium\\[box2d\\]"$'),
+     "pip install 'shoal\\[box2d\\]'$"),
+    (gymnasium.error.DependencyNotInstalled('MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`'),
+     'pip install "gymnasium\\[mujoco\\]"$'),
     (ModuleNotFoundError("No module named 'frobnicate.core'", name="frobnicate.core"), "pip install frobnicate$"),
     (ImportError("moved elsewhere\nsee there"), "cannot be made: moved elsewhere$"),
 ])
