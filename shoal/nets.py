@@ -60,7 +60,6 @@ def mask_of(obs: Tree) -> Array | None:
 
 
 _FEW = 4  # outputs
-_WHOLE = 32_768  # numbers that XLA's CPU sums in one thread, as seen with jax 0.10
 
 
 @jax.custom_vjp
@@ -95,21 +94,8 @@ def _shifted(x: Array, bias: Array) -> Array:
     return x + bias
 
 
-def _column_sums(rows: Array) -> Array:
-    """[R, out] → [out], never so many numbers at once that XLA's CPU shares them out among its threads."""
-    part = max(_WHOLE // rows.shape[1], 1)
-
-    def parted(rows: Array) -> Array:
-        total = rows[:part].sum(0)
-        for i in range(part, rows.shape[0], part):
-            total = total + rows[i : i + part].sum(0)
-        return total
-
-    return jax.lax.platform_dependent(rows, cpu=parted, default=lambda rows: rows.sum(0)) if part < rows.shape[0] else rows.sum(0)
-
-
 _shifted.defvjp(lambda x, bias: (x + bias, None),
-                lambda _, grad: (grad, blocks.sum_rows(_column_sums, grad.reshape(-1, grad.shape[-1]))))
+                lambda _, grad: (grad, blocks.sum_rows(blocks.total, grad.reshape(-1, grad.shape[-1]))))
 
 
 class Linear(eqx.Module):

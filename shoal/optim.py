@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import optax
 
+from shoal.ops import blocks
 from shoal.types import Array, Tree
 
 NAMES = ("adam", "adamw", "sgd", "rmsprop")
@@ -21,8 +23,18 @@ def _transform(name: str, max_grad_norm: Array | float, l2: Array | float, epsil
     decay = optax.add_decayed_weights(l2)  # type: ignore[arg-type]
     # adamw's decay is decoupled from the gradient's scale; everywhere else L2 is part of the gradient
     inner = (scale[name](), decay) if name == "adamw" else (decay, scale[name]())
-    chain = optax.chain(optax.clip_by_global_norm(max_grad_norm), *inner)  # type: ignore[arg-type]
+    chain = optax.chain(_clipped(max_grad_norm), *inner)
     return optax.flatten(chain)  # one long vector instead of many short ones
+
+
+def _clipped(limit: Array | float) -> optax.GradientTransformation:
+    """Scales a long vector down to the norm ``limit``; optax's own sums it differently with one thread than with more."""
+
+    def update(vector: Array, state: Tree, _: Tree = None) -> tuple[Array, Tree]:
+        norm = jnp.sqrt(blocks.total(jnp.square(vector)))
+        return jnp.where(norm < limit, vector, vector / norm * limit), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
 def init(name: str, params: Tree) -> Tree:

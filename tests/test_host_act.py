@@ -128,7 +128,11 @@ def test_every_operation_means_what_it_means_in_jax(known):
 def test_what_is_known_is_not_computed_again():
     calls = []
     program = host_act._Program(jax.make_jaxpr(lambda w, x: jnp.tanh(jnp.exp(w) * 2.0) + x)(np.ones(3, np.float32), np.ones(3, np.float32)))
-    program.lines[:] = [line._replace(operation=lambda *xs, line=line: calls.append(line.out) or line.operation(*xs)) for line in program.lines]
+
+    def counted(line):
+        return line._replace(operation=lambda *xs: calls.append(line.out) or line.operation(*xs))
+
+    program.lines[:] = map(counted, program.lines)
     run = program.bind([np.ones(3, np.float32)])
     assert len(calls) == 3
     for _ in range(2):

@@ -254,7 +254,7 @@ def policy_gradient(algorithm: ActorCritic, state: State, batch: Batch, seen: Ju
     """The gradient of the plain policy-gradient loss with a value beside it, and its parts; ``key`` drops units."""
     data = batch.data
     target, advantage, weight = (flat(data, x) for x in aim)
-    share = weight / jnp.maximum(weight.sum(), 1.0)
+    share = weight / jnp.maximum(blocks.total(weight), 1.0)
     if normalise:
         advantage = losses.standardised(advantage, share)
     keys = jax.random.split(key, share.shape[0]) if algorithm.dropout else None

@@ -104,7 +104,7 @@ class PPO(ActorCritic):
         advantage = returns.gae(seen.reward, data.alive, data.last, seen.value, seen.next_value, self.discount, self.gae_lambda)
         target = advantage + seen.value
         if self.normalise_advantage:  # centred here, so that a minibatch needs one pass over its own
-            advantage = advantage - (data.valid * advantage).sum() / jnp.maximum(data.valid.sum(), 1.0)
+            advantage = losses.centred(advantage, data.valid)
         columns = (flat(data, x) for x in (seen.value, advantage, target, data.valid))
         return Rows(seen.features, seen.mask, seen.action, log_prob, *columns), seen.returns
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal import nets, optim
 from shoal.algos.ppo import PPO
-from shoal.ops import blocks, dists, moments, returns, schedules
+from shoal.ops import blocks, dists, losses, moments, returns, schedules
 from shoal.specs import Box, EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Tree, Updated, pytree
 
@@ -162,7 +162,7 @@ class RecurrentPPO(PPO):
         advantage = returns.gae(reward, data.alive, data.last, value, next_value, self.discount, self.gae_lambda)
         target = advantage + value
         if self.normalise_advantage:
-            advantage = advantage - (data.valid * advantage).sum() / jnp.maximum(data.valid.sum(), 1.0)
+            advantage = losses.centred(advantage, data.valid)
         fixed = Columns(x, mask, data.action, data.last, log_prob, value, advantage, target, data.valid, data.valid)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), fixed)._replace(memory=batch.memory), seen
 
@@ -182,8 +182,8 @@ class RecurrentPPO(PPO):
                 value, share = net.judge(memory), row.weight / total
                 return _forget(memory, row.last), self.objective(dist.log_prob(row.action), dist.entropy(), value, row, share, clip, bonus)
 
-            _, (losses, metrics) = jax.lax.scan(step, memory, (rows, keys))
-            return losses.sum(), metrics.sum(0)
+            _, (parts, metrics) = jax.lax.scan(step, memory, (rows, keys))
+            return parts.sum(), metrics.sum(0)
 
         return blocks.sum_rows(lambda given: jax.grad(loss, has_aux=True)(net, given), (columns, keys))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from shoal.ops import blocks
 from shoal.types import Array
 
 
@@ -38,10 +39,16 @@ def squared(value: Array, target: Array) -> Array:
     return 0.5 * (value - target) ** 2
 
 
+def centred(advantage: Array, valid: Array) -> Array:
+    """Advantages less their mean over valid steps."""
+    count = jnp.maximum(blocks.total(valid.reshape(-1)), 1.0)
+    return advantage - blocks.total((valid * advantage).reshape(-1)) / count
+
+
 def standardised(advantage: Array, share: Array) -> Array:
     """Advantages [R] with zero mean and unit variance, where each row counts by its ``share`` (they sum to one)."""
-    centred = advantage - (share * advantage).sum()
-    return centred / (jnp.sqrt((share * centred**2).sum()) + 1e-8)
+    centred = advantage - blocks.total(share * advantage)
+    return centred / (jnp.sqrt(blocks.total(share * centred**2)) + 1e-8)
 
 
 def huber(x: Array, delta: Array) -> Array:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from shoal.ops import blocks
 from shoal.types import Array
 
 
@@ -24,10 +25,10 @@ def init(shape: tuple[int, ...] = ()) -> Moments:
 
 def of(rows: Array, weight: Array) -> Moments:
     """Of ``rows`` [R, ...], each counted ``weight`` [R] times."""
-    count = weight.sum()
+    count = blocks.total(weight)
     share = (weight / jnp.maximum(count, 1.0)).reshape((-1,) + (1,) * (rows.ndim - 1))
-    mean = (share * rows).sum(0)
-    return Moments(count, mean, (share * (rows - mean) ** 2).sum(0))
+    mean = blocks.total(share * rows)
+    return Moments(count, mean, blocks.total(share * (rows - mean) ** 2))
 
 
 def merge(a: Moments, b: Moments) -> Moments:

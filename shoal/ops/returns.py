@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from shoal.ops import blocks
 from shoal.ops.dists import argmax
 from shoal.types import Array
 
@@ -55,11 +56,12 @@ def gae(reward: Array, alive: Array, last: Array, value: Array, next_value: Arra
 
 def explained_variance(prediction: Array, target: Array, weight: Array) -> Array:
     """Share of the variance of ``target`` that ``prediction`` explains: 1 is perfect, 0 no better than the mean."""
-    total = jnp.maximum(weight.sum(), 1.0)
+    prediction, target, weight = (x.reshape(-1) for x in (prediction, target, weight))
+    count = jnp.maximum(blocks.total(weight), 1.0)
 
     def variance(x: Array) -> Array:
-        mean = (weight * x).sum() / total
-        return (weight * (x - mean) ** 2).sum() / total
+        mean = blocks.total(weight * x) / count
+        return blocks.total(weight * (x - mean) ** 2) / count
 
     return 1.0 - variance(target - prediction) / jnp.maximum(variance(target), 1e-8)
 

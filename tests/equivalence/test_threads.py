@@ -23,9 +23,10 @@ from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
 from shoal.types import Limits
 
-# 2,048 rows in minibatches of 1,024: four blocks each, wide enough that a plain gradient is split over threads
+# 2,048 rows in minibatches of 1,024: four blocks each, wide enough that a plain gradient is split over threads; memory and
+# filters bring so many weights that a plain norm is
 agents = {
-    "ppo": PPO(num_steps=32, num_epochs=2, num_minibatches=2, hidden=(64, 64), init_scheme="xavier", normalise_obs=True, normalise_reward=True),
+    "ppo": PPO(num_steps=32, num_epochs=2, num_minibatches=2, init_scheme="xavier", normalise_obs=True, normalise_reward=True),
     "a2c": A2C(num_steps=32, hidden=(64, 64), init_scheme="xavier"),
     "recurrent_ppo": RecurrentPPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
     "cnn": PPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
