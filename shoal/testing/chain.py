@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -121,7 +122,7 @@ def compare(folder: Path, other: Path, result: dict[str, Any], reference: dict[s
 def _start(args: list[str], folder: Path, fault: str | None, *, cache: Path | None) -> subprocess.Popen[str]:
     """A life: ``train`` where there is no run yet, else ``resume``."""
     fresh = not (folder / store.CONFIG).exists()
-    command = ["train", *args, "--out", str(folder), "--json"] if fresh else ["resume", str(folder), "--json"]
+    command = ["train", *args, "--out", str(folder), "--json"] if fresh else ["resume", str(folder), *_plugins(args), "--json"]
     environment = {name: value for name, value in os.environ.items() if name != faults.VARIABLE}
     environment |= {"SHOAL_CACHE": str(cache or "off"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     if fault:
@@ -130,6 +131,11 @@ def _start(args: list[str], folder: Path, fault: str | None, *, cache: Path | No
     with open(log, "a") as file:
         return subprocess.Popen([sys.executable, "-m", "shoal", *command], env=environment, stdout=subprocess.PIPE, stderr=file,
                                 text=True)
+
+
+def _plugins(args: list[str]) -> list[str]:
+    """The ``--plugin`` flags among ``args``: a run folder cannot import them, so every life is told."""
+    return [part for flag, value in itertools.pairwise(args) if flag == "--plugin" for part in (flag, value)]
 
 
 def _finish(process: subprocess.Popen[str], folder: Path, replay: str) -> dict[str, Any]:

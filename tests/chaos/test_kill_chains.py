@@ -23,6 +23,43 @@ VARIANTS = {
     "team fused (matrix_game, independent)": ["ppo", "matrix_game", "--team", "independent", *SMALL, "--steps", "400000",
                                               "--checkpoint-every", "4000", "--eval-every", "50000"],
 }
+NET = ["--hidden", "16", "--num-envs", "8", "--eval-episodes", "8"]
+LANES = ["--path", "ported", "--lane-envs", "4"]
+PLUGIN = ["--plugin", "kill_worlds"]
+MEMORY = [*SMALL, "--memory-size", "16"]
+BLIND = ["--env-option", "velocities=false"]
+IMAGE = [*SMALL, "--channels", "8", "--kernels", "3", "--strides", "2", "--activation", "relu"]
+NOISE = [*SMALL, "--state-noise", "--noise-every", "8"]
+WHOLE = [*NET, "--num-steps", "128"]
+WEIGHTINGS = ("total", "reward_to_go", "baseline")
+
+
+def every(steps: int) -> list[str]:
+    """A budget with about a hundred checkpoints and five evaluations in it."""
+    return ["--steps", str(steps), "--checkpoint-every", str(steps // 100), "--eval-every", str(steps // 5)]
+
+
+FLOOR = {
+    "A2C fused (cartpole)": ["a2c", "cartpole", *NET, "--num-steps", "16", *every(1_500_000)],
+    "A2C ported (CartPole-v1)": ["a2c", "CartPole-v1", *LANES, *NET, "--num-steps", "16", *every(60_000)],
+    **{f"REINFORCE {weighting} fused (cartpole)": ["reinforce", "cartpole", *WHOLE, "--weighting", weighting, *every(1_500_000)]
+       for weighting in WEIGHTINGS},
+    **{f"REINFORCE {weighting} ported (CartPole-v1)": ["reinforce", "CartPole-v1", *LANES, *WHOLE, "--weighting", weighting,
+                                                       *every(60_000)] for weighting in WEIGHTINGS},
+    "recurrent PPO fused (cartpole without velocities)": ["recurrent_ppo", "cartpole", *BLIND, *MEMORY, *every(100_000)],
+    "recurrent PPO ported (cartpole without velocities)": ["recurrent_ppo", "cartpole", *LANES, *BLIND, *MEMORY, *every(80_000)],
+    "recurrent PPO ported (CartPole-v1)": ["recurrent_ppo", "CartPole-v1", *LANES, *MEMORY, *every(40_000)],
+    "multi-discrete fused (dials)": ["ppo", "dials", *PLUGIN, *SMALL, *every(1_000_000)],
+    "multi-discrete ported (Dials-v0)": ["ppo", "Dials-v0", *PLUGIN, *LANES, *SMALL, *every(50_000)],
+    "Bernoulli fused (lights)": ["ppo", "lights", *PLUGIN, *SMALL, *every(1_000_000)],
+    "Bernoulli ported (Lights-v0)": ["ppo", "Lights-v0", *PLUGIN, *LANES, *SMALL, *every(50_000)],
+    "CNN fused (dot)": ["ppo", "dot", *PLUGIN, *IMAGE, *every(150_000)],
+    "CNN ported (Dot-v0)": ["ppo", "Dot-v0", *PLUGIN, *LANES, *IMAGE, *every(40_000)],
+    "dropout fused (cartpole)": ["ppo", "cartpole", *SMALL, "--dropout", "0.2", *every(300_000)],
+    "dropout ported (CartPole-v1)": ["ppo", "CartPole-v1", *LANES, *SMALL, "--dropout", "0.2", *every(50_000)],
+    "gSDE fused (pendulum)": ["ppo", "pendulum", *NOISE, *every(800_000)],
+    "gSDE ported (Pendulum-v1)": ["ppo", "Pendulum-v1", *LANES, *NOISE, *every(40_000)],
+}
 
 
 def hold(name: str, args: list[str], kills: int, seed: int, folder: Path, cold_end: bool = True) -> chain.Outcome:
@@ -51,12 +88,33 @@ def test_twenty_kills(name: str, tmp_path: Path):
     assert landed["saving"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FLOOR)
+def test_ten_kills(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))  # where the plugin lies
+    outcome = hold(name, FLOOR[name], 10, 101 + list(FLOOR).index(name), tmp_path)
+    landed = outcome.landed()
+    assert landed["saving"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
+
+
 def test_a_plan_of_kills_follows_from_its_seed():
     plan = chain.plan_kills(20, 5)
     assert plan == chain.plan_kills(20, 5) != chain.plan_kills(20, 6)
     assert [kill.by for kill in plan].count("clock") == 4 and plan[0].by == "clock"
     shares = [kill.at for kill in plan if kill.by != "clock"]
     assert shares == sorted(shares) and len(shares) == 16
+
+
+def test_every_life_is_told_its_plugins(tmp_path: Path):
+    """A run folder names the plugins it needs but cannot import them."""
+    args = ["ppo", "dials", "--plugin", "no_such_worlds", "--steps", "64", "--plugin", "no_such_agents"]
+    assert chain._plugins(args) == ["--plugin", "no_such_worlds", "--plugin", "no_such_agents"]
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "config.toml").touch()
+    process = chain._start(args, tmp_path / "killed", None, cache=None)
+    process.communicate(timeout=60)
+    assert "no_such_worlds" in (tmp_path / "killed.log").read_text()
 
 
 def test_the_table_keeps_one_row_per_variant(tmp_path: Path):
