@@ -61,7 +61,7 @@ def _one_good_load(tmp_path_factory, witness):
     assert seen == []
 
 
-def refuse(reader: str, path: Path, says: list[str], witness, name: str) -> None:
+def assert_refused(reader: str, path: Path, says: list[str], witness, name: str) -> None:
     with witness.watch("configs", f"{name}, as {reader}") as seen, pytest.raises(ShoalError) as caught:
         READERS[reader](path)
     said = str(caught.value)
@@ -85,7 +85,7 @@ def test_a_malformed_config(case, scratch, witness):
     for reader in READERS if "only" not in case else (case["only"],):
         says = case.get("run", case["says"]) if reader == "run" else case["says"]
         named = [] if case in UNKNOWN or case in NUMBERS else [str(path)]
-        refuse(reader, path, [*says, *named], witness, case["name"])
+        assert_refused(reader, path, [*says, *named], witness, case["name"])
 
 
 @pytest.mark.parametrize(("table", "field"), FIELDS, ids=lambda x: getattr(x, "name", None))
@@ -96,7 +96,7 @@ def test_a_field_of_the_wrong_kind(table, field, scratch, witness):
     for value in values:
         path.write_text(f"{table}{field.name} = {value}\n")
         for reader in READERS:
-            refuse(reader, path, [f"{field.name} = ", ": expected "], witness, f"{field.name} = {value}")
+            assert_refused(reader, path, [f"{field.name} = ", ": expected "], witness, f"{field.name} = {value}")
 
 
 def put(place: str, path: Path) -> None:
@@ -126,7 +126,7 @@ def test_something_else_where_a_config_should_be(case, scratch, witness, without
     for reader in READERS:
         says = case.get("run", case["says"]) if reader == "run" else case["says"]
         with without_rights() if case["place"] == "forbidden" else contextlib.nullcontext():
-            refuse(reader, path, [*says, str(scratch)], witness, case["name"])
+            assert_refused(reader, path, [*says, str(scratch)], witness, case["name"])
 
 
 def test_the_witness_is_not_deaf(scratch, witness, tmp_path):

@@ -19,7 +19,7 @@ from shoal.errors import DamagedError, StoreError
 STATE, MANIFEST = "state.safetensors", "MANIFEST.json"
 
 
-def refused(run: Path, file: str, field: str = "") -> None:
+def assert_refused(run: Path, file: str, field: str = "") -> None:
     """``step-100`` is damaged in ``file``; ``step-9`` is not."""
     with pytest.raises(DamagedError) as caught:
         store.load(run / "checkpoints" / "step-100")
@@ -42,7 +42,7 @@ def test_every_byte_counts(run: Path, file: str):
         path.write_bytes(damaged)
         with pytest.raises(DamagedError, match=file):
             store.load(path.parent)
-    refused(run, file)
+    assert_refused(run, file)
     path.write_bytes(whole)
     assert store.load(path.parent).step == 100
 
@@ -105,14 +105,14 @@ def test_a_sealed_manifest_with_a_wrong_field(run: Path, keys, value):
     reseal(run / "checkpoints" / "step-100", put(*keys, copy.deepcopy(value)))
     # a size or digest of the right kind is caught where it meets the file
     in_state = (keys[-1] == "size" and checkpoint.is_count(value)) or (keys[-1] == "sha256" and isinstance(value, str))
-    refused(run, STATE if in_state else MANIFEST, keys[-1] if in_state else keys[0])
+    assert_refused(run, STATE if in_state else MANIFEST, keys[-1] if in_state else keys[0])
 
 
 @pytest.mark.parametrize("keys", [("format",), ("shoal",), ("step",), ("meta",), ("lengths",), ("files",), ("files", STATE),
                                   ("files", STATE, "size"), ("files", STATE, "sha256")], ids=".".join)
 def test_a_sealed_manifest_without_a_field(run: Path, keys):
     reseal(run / "checkpoints" / "step-100", drop(*keys))
-    refused(run, MANIFEST, keys[0])
+    assert_refused(run, MANIFEST, keys[0])
 
 
 @pytest.mark.parametrize("raw", [
@@ -122,7 +122,7 @@ def test_a_sealed_manifest_without_a_field(run: Path, keys):
 ], ids=lambda raw: repr(raw[:12]))
 def test_a_manifest_that_is_something_else(run: Path, raw: bytes):
     (run / "checkpoints" / "step-100" / MANIFEST).write_bytes(raw)
-    refused(run, MANIFEST, "seal")
+    assert_refused(run, MANIFEST, "seal")
 
 
 def test_a_manifest_said_twice_or_spaced_out_is_not_ours(run: Path):
@@ -131,7 +131,7 @@ def test_a_manifest_said_twice_or_spaced_out_is_not_ours(run: Path):
     for raw in (b'{"step":100,' + whole[1:], whole.replace(b",", b", "), whole.rstrip(), whole + b" ",
                 whole.decode().encode("utf-16")):
         path.write_bytes(raw)
-        refused(run, MANIFEST, "seal")
+        assert_refused(run, MANIFEST, "seal")
 
 
 def header(text: str, data: bytes = b"") -> bytes:
@@ -158,7 +158,7 @@ def test_a_state_that_is_something_else_under_a_right_checksum(run: Path, raw: b
     path = run / "checkpoints" / "step-100"
     (path / STATE).write_bytes(raw)
     reseal(path, put("files", STATE, {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}))
-    refused(run, STATE, "header")
+    assert_refused(run, STATE, "header")
 
 
 @pytest.mark.parametrize("file", [STATE, MANIFEST])
@@ -171,13 +171,13 @@ def test_a_file_that_is_not_what_it_was(run: Path, file: str, how: str):
      "longer": lambda: path.write_bytes(whole + b"\0"),
      "folder": path.mkdir, "pipe": lambda: os.mkfifo(path), "device": lambda: path.symlink_to("/dev/zero"),
      "dangling": lambda: path.symlink_to("nowhere")}[how]()
-    refused(run, file)
+    assert_refused(run, file)
 
 
 @pytest.mark.parametrize("file", [STATE, MANIFEST])
 def test_absurd_sizes_are_refused_unread(run: Path, file: str):
     os.truncate(run / "checkpoints" / "step-100" / file, 1 << 40)
-    refused(run, file, "size")
+    assert_refused(run, file, "size")
 
 
 @pytest.mark.parametrize("files", [(STATE,), (MANIFEST,), (STATE, MANIFEST)], ids=" ".join)
