@@ -5,7 +5,7 @@ Moore, "Efficient memory-based learning for robot control" (1990), with the equa
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,43 +53,30 @@ class MountainCar:
         return EnvSpec("mountain_car", obs=Box((2,)), action=Discrete(3), max_episode_steps=200)
 
     def check(self) -> None:
-        check_road(self)
+        """Refuse a road on which there is no start or no goal."""
+        low, high = self.min_position, self.max_position
+        if not low < high:
+            raise ConfigError(f"min_position = {low}: expected a number below max_position = {high}")
+        for name in ("goal_position", "start_low", "start_high"):
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} = {getattr(self, name)}: expected a place on the road, from {low} to {high}")
+        if self.start_low > self.start_high:
+            raise ConfigError(f"start_low = {self.start_low}: expected a number of at most start_high = {self.start_high}")
 
     def reset(self, key: Key) -> tuple[Array, Array]:
-        """Consumes ``key``."""
-        return start(self, key)
+        """At rest, uniformly between two places. Consumes ``key``."""
+        position = self.start_low + (self.start_high - self.start_low) * jax.random.uniform(key, (), jnp.float32)
+        state = jnp.stack([position, jnp.zeros((), jnp.float32)])
+        return state, state
 
     def step(self, state: Array, action: Array, key: Key) -> tuple[Array, Step]:
         """Deterministic; ``key`` is not used."""
-        after, there = roll(self, state, self.force * (jnp.asarray(action, jnp.float32) - 1))
+        after, there = self.roll(state, self.force * (jnp.asarray(action, jnp.float32) - 1))
         return after, Step(after, jnp.full((), -1, jnp.float32), there, jnp.zeros((), bool), {})
 
-
-# What this car and the one with a throttle share; ``car`` is either.
-
-
-def check_road(car: Any) -> None:
-    """Refuse a road on which there is no start or no goal."""
-    low, high = car.min_position, car.max_position
-    if not low < high:
-        raise ConfigError(f"min_position = {low}: expected a number below max_position = {high}")
-    for name in ("goal_position", "start_low", "start_high"):
-        if not low <= getattr(car, name) <= high:
-            raise ConfigError(f"{name} = {getattr(car, name)}: expected a place on the road, from {low} to {high}")
-    if car.start_low > car.start_high:
-        raise ConfigError(f"start_low = {car.start_low}: expected a number of at most start_high = {car.start_high}")
-
-
-def start(car: Any, key: Key) -> tuple[Array, Array]:
-    """At rest, uniformly between two places: state and observation [2]. Consumes ``key``."""
-    position = car.start_low + (car.start_high - car.start_low) * jax.random.uniform(key, (), jnp.float32)
-    state = jnp.stack([position, jnp.zeros((), jnp.float32)])
-    return state, state
-
-
-def roll(car: Any, state: Array, push: Array) -> tuple[Array, Array]:
-    """The state [2] a step later, and whether that is the goal. Hills are sin(3x); the wall on the left takes all velocity."""
-    velocity = jnp.clip(state[1] + (push - car.gravity * jnp.cos(3 * state[0])), -car.max_speed, car.max_speed)
-    position = jnp.clip(state[0] + velocity, car.min_position, car.max_position)
-    velocity = jnp.where((position == car.min_position) & (velocity < 0), 0.0, velocity)
-    return jnp.stack([position, velocity]), (position >= car.goal_position) & (velocity >= car.goal_velocity)
+    def roll(self, state: Array, push: Array) -> tuple[Array, Array]:
+        """The state [2] a step later, and whether that is the goal. Hills are sin(3x); the wall on the left takes all velocity."""
+        velocity = jnp.clip(state[1] + (push - self.gravity * jnp.cos(3 * state[0])), -self.max_speed, self.max_speed)
+        position = jnp.clip(state[0] + velocity, self.min_position, self.max_position)
+        velocity = jnp.where((position == self.min_position) & (velocity < 0), 0.0, velocity)
+        return jnp.stack([position, velocity]), (position >= self.goal_position) & (velocity >= self.goal_velocity)
