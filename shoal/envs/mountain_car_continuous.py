@@ -29,7 +29,11 @@ class MountainCarContinuous(MountainCar):
     action_cost: float = 0.1
     """Taken from every reward, times the square of the action."""
 
-    RANGES: ClassVar[dict] = {"goal_reward": (-1e6, 1e6), "action_cost": (0, 1e6)}
+    RANGES: ClassVar[dict] = {
+        "force": (0, 1), "gravity": (0, 1), "min_position": (-1e3, 1e3), "max_position": (-1e3, 1e3), "max_speed": (1e-6, 1e3),
+        "goal_position": (-1e3, 1e3), "goal_velocity": (-1e3, 1e3), "goal_reward": (-1e6, 1e6), "action_cost": (0, 1e6),
+        "start_low": (-1e3, 1e3), "start_high": (-1e3, 1e3),
+    }
 
     @property
     def spec(self) -> EnvSpec:
