@@ -36,7 +36,7 @@ def role(rank: Array | float, size: int, greedy: bool = False) -> Role:
 
 def start(algorithm: Algorithm, env: Env, root: Key, lane: Array, size: int) -> LaneState:
     """A lane of ``size`` environments at the start of their first episodes."""
-    keys = rng.split(rng.key(root, rng.Stream.RESET, lane), size)
+    keys = jax.random.split(rng.key(root, rng.Stream.RESET, lane), size)
     state, obs = jax.vmap(env.reset)(keys)
     agents = env.spec.agent_shape
     return LaneState(state, obs, algorithm.memory(env.spec, size), jnp.ones((size, *agents), bool),
@@ -50,7 +50,7 @@ def draw_noise(algorithm: Algorithm, spec: EnvSpec, root: Key, lane: Array, seq:
 
 def draw(algorithm: Algorithm, env: Env, root: Key, lane: Array, seq: Array, size: int) -> Draws:
     """All that is random in chunk ``seq`` of ``lane``."""
-    step_key, reset_key = rng.split(rng.key(root, rng.Stream.ENV, lane, seq))
+    step_key, reset_key = jax.random.split(rng.key(root, rng.Stream.ENV, lane, seq))
     shape = (algorithm.num_steps, size)
     noise = draw_noise(algorithm, env.spec, root, lane, seq, size)
     return Draws(noise, rng.grid(step_key, shape), rng.grid(reset_key, shape))

@@ -173,7 +173,7 @@ def run_evaluator(algorithm: Algorithm, env: Env, params: Params, root: Key, gre
         state, obs, memory, present, returns, lengths, success, t = loop
         noise = algorithm.draw(spec, rng.key(root, rng.Stream.EVAL_ACT, t), (1, episodes))
         acted = algorithm.act(params, memory, obs, role, jax.tree.map(lambda x: x[0], noise))
-        state, answer = jax.vmap(env.step)(state, acted.action, rng.fold(keys, t))
+        state, answer = jax.vmap(env.step)(state, acted.action, jax.vmap(lambda k: jax.random.fold_in(k, t))(keys))
         running = present.reshape(episodes, -1).any(1)
         returns = returns + jnp.where(present, answer.reward, 0.0)
         if "success" in spec.info:

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from shoal import nets, optim, rng
+from shoal import nets, optim
 from shoal.buffers.rollout import Rollout
 from shoal.ops import blocks, dists, losses, moments, returns, schedules
 from shoal.specs import Box, EnvSpec, num_features
@@ -152,7 +152,7 @@ class ActorCritic:
     def init(self, spec: EnvSpec, key: Key) -> State:
         """Fresh weights; consumes ``key``."""
         num_inputs, num_outputs = num_features(spec.obs), dists.num_outputs(spec.action)
-        actor_key, critic_key = rng.split(key)
+        actor_key, critic_key = jax.random.split(key)
         net = self._net(spec, num_outputs, actor_key, gain=0.01)
         critic = self._net(spec, 1, critic_key, gain=1.0)
         actor = Actor(net, self._log_std(spec, net), moments.init((num_inputs,)), spec.obs, spec.action, self.squash)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import rng
 from shoal.algos.actor_critic import Actor, ActorCritic, State, flat, weights, with_weights
 from shoal.ops import blocks, losses, moments, returns, schedules, shuffle
 from shoal.types import Array, Batch, Key, Metrics, Params, Tree, Updated, pytree
@@ -76,13 +75,13 @@ class PPO(ActorCritic):
         """All epochs of gradient steps over ``rows`` [R, ...], shuffled along their first axis; and what they came to."""
         total = rows.weight.shape[0]
         size = total // self.num_minibatches
-        orders = jax.vmap(lambda k: shuffle.affine(k, total))(rng.split(key, self.num_epochs))
+        orders = jax.vmap(lambda k: shuffle.affine(k, total))(jax.random.split(key, self.num_epochs))
 
         def step(carry: Any, i: Array) -> tuple[Any, None]:
             moving, optimiser, sums, steps, going = carry
             order = jax.tree.map(lambda x: x[i // self.num_minibatches], orders)
             index = shuffle.take(order, i % self.num_minibatches * size, size, total)
-            grads, metrics = gradient_fn(moving, jax.tree.map(lambda x: x[index], rows), rng.fold(key, i))
+            grads, metrics = gradient_fn(moving, jax.tree.map(lambda x: x[index], rows), jax.random.fold_in(key, i))
             moved = self.step(moving, grads, optimiser, rate)
             # past the KL limit the rest is computed and dropped: a loop of known length needs no word from the device
             moving, optimiser = jax.tree.map(lambda new, old: jnp.where(going, new, old), moved, (moving, optimiser))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import rng
 from shoal.types import Array, Key
 
 _CHOICES = 256
@@ -32,8 +32,9 @@ def multipliers(num: int) -> np.ndarray:
 def affine(key: Key, num: int) -> Affine:
     """A random affine permutation of ``num`` items; consumes ``key``."""
     table = jnp.asarray(multipliers(num))
-    pick, offset = rng.split(key)
-    return Affine(table[rng.integer(pick, table.shape[0])], rng.integer(offset, num).astype(jnp.uint32))
+    pick, offset = jax.random.split(key)
+    return Affine(table[jax.random.randint(pick, (), 0, table.shape[0])],
+                  jax.random.randint(offset, (), 0, num).astype(jnp.uint32))
 
 
 def take(order: Affine, start: Array, count: int, num: int) -> Array:
