@@ -90,14 +90,12 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
     if not hasattr(agent, "update") or not hasattr(agent, "act"):
         raise ConfigError(f"agent = {agent!r}: expected an algorithm such as shoal.PPO(), or the name of one")
     devices.prepare(device, threads)
-    from shoal.envs import gym_vector
     from shoal.main_loop import MainLoop
 
     if team:
         agent = registry.find("team", team)(agent)
     if not (steps or episodes or minutes):
         steps = config.DEFAULT_STEPS
-    env, settings = gym_vector.adopt(env, settings)
     loop = MainLoop(env, agent, device=device, threads=threads, **settings)
     _check_fields(dataclasses.replace(loop.plan, steps=steps, episodes=episodes, minutes=minutes))
     return Run(loop, loop.run(steps=steps, episodes=episodes, minutes=minutes))

@@ -16,6 +16,7 @@ import shoal
 from shoal import envs, flow, registry, store
 from shoal.callbacks import Callback, Callbacks
 from shoal.checkpoint import MANIFEST, Checkpoint, check_record, consuming, naming
+from shoal.envs import gym_vector
 from shoal.errors import ConfigError, ShoalError, StoreError
 from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
@@ -33,13 +34,14 @@ METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 class MainLoop:
     """Trains ``agent`` in ``env``; every field of the plan is a keyword. ``run`` does it.
 
-    ``env`` is a name or an environment; ``agent`` an algorithm, or a team of one.
+    ``env`` is a name, an environment, or a vector made by ``gymnasium.make_vec``; ``agent`` an algorithm, or a team of one.
     """
 
     def __init__(self, env: str | Env | HostEnv, agent: Algorithm, *, runtime: Any = "local", out: str | Path | None = None,
                  callbacks: tuple[Callback, ...] = (), quiet: bool = True, resume: bool = False, **settings: Any):
         """``resume`` continues the run that ``out`` holds; without it, ``out`` must be absent or empty."""
         registry.load_plugins(tuple(settings.get("plugins", ())))
+        env, settings = gym_vector.adopt(env, settings)
         self.plan = _describe(env, agent, runtime, settings)
         self._resuming = resume
         self._out = Path(out) if out is not None else None
@@ -47,9 +49,8 @@ class MainLoop:
         self._env_given, self.agent = env, agent
         self.runtime = registry.find("runtime", runtime)() if isinstance(runtime, str) else runtime
         self.step = self.iteration = self.episodes = self.updates = 0
-        self.mean_return = math.nan
+        self.mean_return = self.eval_return = math.nan
         self.best, self.best_step, self.misses, self.evaluated_at = -math.inf, -1, 0, -1
-        self.eval_return = math.nan
         self._used_s = 0.0  # wall time of earlier runs of this folder
         self._window = Window()
         self._engine: Any = None
@@ -134,7 +135,7 @@ class MainLoop:
         self._calls: list[tuple[int, float]] = []
         self._progress.start(f"{self.plan.algo} on {self.plan.env}", self.step, self._elapsed())
         self.callbacks.start(self)
-        reason = self._reached()
+        reason = self._reached() or self._asked()
         while not reason:
             reason = self._turn()
         return self._finish(reason)

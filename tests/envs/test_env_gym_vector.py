@@ -294,3 +294,11 @@ def test_what_a_vector_does_wrong_names_it():
     broken._vector._vector.envs[1].step = lambda action: 1 / 0
     with pytest.raises(EnvError, match="SyncVectorEnv: ZeroDivisionError in step or reset"):
         broken.make(None, 0, 0)
+
+
+def test_a_main_loop_takes_a_vector_too(tmp_path):
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    agent = shoal.PPO(num_steps=8, num_minibatches=2, num_epochs=1, hidden=(4,))
+    assert shoal.MainLoop(vector, agent, steps=32, eval_episodes=2, out=tmp_path / "run").run()["steps"] == 32
+    with pytest.raises(ConfigError, match="a vector of 2; leave num_envs out"):
+        shoal.MainLoop(vector, agent, steps=32, num_envs=4)

@@ -112,7 +112,7 @@ def test_watching_changes_nothing(run, env, path):
 
 
 @pytest.mark.parametrize(("event", "step"), [
-    (("start", 0), 64), (("iteration start", 2), 192), (("iteration end", 3), 256), (("update",), 64), (("evaluation", 256), 256),
+    (("start", 0), 0), (("iteration start", 2), 192), (("iteration end", 3), 256), (("update",), 64), (("evaluation", 256), 256),
     (("checkpoint", 192), 192),
 ], ids=lambda value: str(value[0]) if isinstance(value, tuple) else "")
 def test_true_stops_and_what_was_learned_is_saved(run, event, step):
