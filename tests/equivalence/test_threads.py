@@ -27,7 +27,7 @@ from shoal.types import Limits
 agents = {
     "ppo": PPO(num_steps=32, num_epochs=2, num_minibatches=2, init_scheme="xavier", normalise_obs=True, normalise_reward=True),
     "recurrent_ppo": RecurrentPPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
-    "cnn": PPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
+    "cnn": PPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier", channels=(32,), kernels=(3,), strides=(1,)),
 }
 agent = agents[which]
 env, sizes = PixelProbe() if which == "cnn" else make("cartpole"), {"num_envs": 64, "lane_envs": 64}
@@ -50,7 +50,7 @@ print(json.dumps({"hash": digest.hexdigest(), "moved": moved, "leaves": len(end)
 
 def run(path, threads, which="ppo"):
     env = {name: value for name, value in os.environ.items() if name not in ("NPROC", "XLA_FLAGS")}
-    env["SHOAL_CACHE"] = "off"  # every number of threads compiles for itself
+    env |= {"SHOAL_CACHE": "off", "XLA_FLAGS": "--xla_backend_optimization_level=1"}  # every number of threads compiles for itself
     done = subprocess.run([sys.executable, "-c", SCRIPT, path, str(threads), which], capture_output=True, text=True, env=env,
                           timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
