@@ -14,7 +14,7 @@ from shoal.types import Episodes
 COUNT = jax.jit(flow.count)
 
 
-def check(batches, reduce_fn=lambda r: r):
+def assert_equal_to_a_deque(batches, reduce_fn=lambda r: r):
     """Run ``batches`` of Episodes through the tally and through a deque, side by side."""
     tally, recent = flow.init_tally(), deque(maxlen=flow.RECENT)
     for episodes in batches:
@@ -44,7 +44,7 @@ def test_equal_to_a_deque_on_random_data():
     draw = np.random.default_rng(0)
     # nothing, a few, wrapping around, and more than 100 in one iteration (320 slots)
     shares = [0.0, 0.01, 0.05, 0.1, 0.2, 0.0, 0.9, 0.03, 1.0, 0.5, 0.002]
-    check([random_batch(draw, share) for share in shares])
+    assert_equal_to_a_deque([random_batch(draw, share) for share in shares])
 
 
 def test_order_is_time_then_environment():
@@ -60,7 +60,7 @@ def test_order_is_time_then_environment():
 
 def test_teams_count_the_mean_of_their_agents():
     draw = np.random.default_rng(1)
-    check([random_batch(draw, share, agents=(3,)) for share in (0.1, 0.6, 0.05)], reduce_fn=np.mean)
+    assert_equal_to_a_deque([random_batch(draw, share, agents=(3,)) for share in (0.1, 0.6, 0.05)], reduce_fn=np.mean)
     assert flow.team_return(np.array([[1.0, 3.0], [2.0, 6.0]]), 1).tolist() == [2.0, 4.0]
     assert flow.team_return(np.array([1.0, 3.0]), 1).tolist() == [1.0, 3.0]
 

@@ -72,8 +72,7 @@ def hold(name: str, args: list[str], kills: int, seed: int, folder: Path, cold_e
 
 
 @pytest.mark.parametrize(("env", "steps"), [("cartpole", "120000"), ("CartPole-v1", "16000")], ids=["fused", "gymnasium"])
-def test_three_kills(env: str, steps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")  # most of a short life is compiling
+def test_three_kills(env: str, steps: str, tmp_path: Path):
     args = ["ppo", env, *SMALL, "--steps", steps, "--checkpoint-every", str(int(steps) // 20),
             "--eval-every", str(int(steps) // 4)]
     outcome = hold("", args, 3, 7, tmp_path, cold_end=False)

@@ -19,7 +19,7 @@ def run_python(tmp_path_factory) -> Callable[..., str]:
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu",
-           "JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONDONTWRITEBYTECODE": "1",
+           "PYTHONDONTWRITEBYTECODE": "1",
            "XLA_FLAGS": "--xla_backend_optimization_level=0"}  # what pages train is short: compiling it well would take longer
 
     def run(cwd: Path, file: Path, *arguments: object) -> str:
