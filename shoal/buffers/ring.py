@@ -1,0 +1,146 @@
+"""Where rows stand: integer arithmetic on rings of slots, one ring per lane, and nothing else.
+
+A lane adds chunks of a constant number of steps, and its ring is a whole number of chunks, so that a chunk never wraps. A row is one
+step of one environment; its number is its place in ``[lanes, slots, envs]``, flattened. Rows of an environment stand in time order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal.types import Array, Key
+
+_WRAP = 0x7FFFFFFF  # stamps start again from 0 after this many chunks; they are only compared for equality
+
+
+class Shape(NamedTuple):
+    """The sizes of a ring, all fixed."""
+
+    lanes: int
+    slots: int  # per lane, a multiple of ``steps``
+    envs: int  # per lane
+    steps: int  # of a chunk
+
+    @property
+    def rows(self) -> int:
+        return self.lanes * self.slots * self.envs
+
+
+class Index(NamedTuple):
+    """What is held, and since when."""
+
+    cursor: Array  # [L] int32: the slot that the lane's next chunk begins at
+    filled: Array  # [L] int32: slots held, those just before the cursor
+    stamp: Array  # [L, slots / steps] int32: the number of the chunk that stands there, counted per lane; -1 for none
+
+
+class Ticket(NamedTuple):
+    """A row as it was when it was drawn."""
+
+    row: Array  # [B] int32
+    stamp: Array  # [B] int32: its chunk's number
+
+
+def init(shape: Shape) -> Index:
+    """An empty ring. No array is used twice: a buffer is donated to the calls that change it."""
+    return Index(jnp.zeros(shape.lanes, jnp.int32), jnp.zeros(shape.lanes, jnp.int32),
+                 jnp.full((shape.lanes, shape.slots // shape.steps), -1, jnp.int32))
+
+
+def advance(shape: Shape, index: Index, lane: Array | None) -> Index:
+    """The index once ``lane`` (None: every lane) has put its chunk at its cursor."""
+    which = jnp.arange(shape.lanes, dtype=jnp.int32) if lane is None else jnp.asarray(lane, jnp.int32)[None]
+    cursor, chunk = index.cursor[which], index.cursor[which] // shape.steps
+    before = index.stamp[which, (chunk - 1) % index.stamp.shape[1]]
+    stamp = before + 1 & _WRAP
+    return Index(index.cursor.at[which].set((cursor + shape.steps) % shape.slots),
+                 index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots)),
+                 # XLA turns a scatter of a single number into a copy of the array
+                 jax.lax.dynamic_update_slice(index.stamp, stamp[None], (which[0], chunk[0])) if which.shape[0] == 1
+                 else index.stamp.at[which, chunk].set(stamp, unique_indices=True))
+
+
+def starts(index: Index, span: int) -> Array:
+    """[L] int32: how many slots of each lane can begin a window of ``span`` steps; they are its oldest."""
+    return jnp.maximum(index.filled - (span - 1), 0)
+
+
+def place(shape: Shape, row: Array) -> tuple[Array, Array, Array]:
+    """Lane, slot and environment of a row."""
+    return row // (shape.slots * shape.envs), row // shape.envs % shape.slots, row % shape.envs
+
+
+def row_at(shape: Shape, lane: Array, slot: Array, env: Array) -> Array:
+    return (lane * shape.slots + slot % shape.slots) * shape.envs + env
+
+
+def draw(shape: Shape, index: Index, key: Key, num: int, span: int) -> Array:
+    """``num`` rows [num], each equally likely among all that can begin a window of ``span`` steps; consumes the key.
+
+    Lanes may hold different numbers of rows. Where there is nothing to draw the rows are in range and mean nothing.
+    """
+    counts = starts(index, span) * shape.envs
+    ends = jnp.cumsum(counts)
+    pick = below(key, jnp.maximum(ends[-1], 1), num)
+    if shape.lanes == 1:
+        lane, within = jnp.zeros_like(pick), pick
+    else:
+        lane = jnp.minimum(jnp.searchsorted(ends, pick, side="right"), shape.lanes - 1).astype(jnp.int32)
+        within = pick - (ends - counts)[lane]
+    oldest = (index.cursor - index.filled)[lane]
+    return row_at(shape, lane, oldest + within // shape.envs, within % shape.envs)
+
+
+def below(key: Key, bound: Array, num: int) -> Array:
+    """``num`` integers in [0, bound), int32; consumes the key. Probabilities are equal to within 2**-64.
+
+    ⌊x · bound / 2⁶⁴⌋ for 64 random bits x, without a division: Lemire (2019), "Fast random integer generation in an interval".
+    """
+    high, low = jax.random.bits(key, (2, num), jnp.uint32)
+    bound = bound.astype(jnp.uint32)
+    part = high * bound
+    carry = part + _high_product(low, bound) < part  # the sum went past 2**32
+    return (_high_product(high, bound) + carry).astype(jnp.int32)
+
+
+def _high_product(a: Array, b: Array) -> Array:
+    """The upper half of the 64 bits of a · b, for uint32."""
+    a0, a1, b0, b1 = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
+    middle = a1 * b0 + (a0 * b0 >> 16)
+    other = a0 * b1 + (middle & 0xFFFF)
+    return a1 * b1 + (middle >> 16) + (other >> 16)
+
+
+def age(shape: Shape, index: Index, row: Array) -> Array:
+    """How many later steps of the row's environment are held: 0 for the newest."""
+    lane, slot, _ = place(shape, row)
+    return (index.cursor[lane] - 1 - slot) % shape.slots
+
+
+def window(shape: Shape, index: Index, row: Array, span: int) -> tuple[Array, Array]:
+    """The rows of ``span`` steps from ``row`` [B] on, and which of them exist, both [span, B].
+
+    Steps that are not there yet are answered by the newest row, so that all are in range.
+    """
+    if span == 1:
+        return row[None], jnp.ones((1, *row.shape), bool)
+    lane, slot, env = place(shape, row)
+    ahead, left = jnp.arange(span, dtype=jnp.int32)[:, None], age(shape, index, row)
+    return row_at(shape, lane, slot + jnp.minimum(ahead, left), env), ahead <= left
+
+
+def ticket(shape: Shape, index: Index, row: Array) -> Ticket:
+    return Ticket(row, _stamp(shape, index, row))
+
+
+def current(shape: Shape, index: Index, ticket: Ticket) -> Array:
+    """[B] bool: whether a ticket's row is still the one it was made out for."""
+    return (ticket.stamp >= 0) & (_stamp(shape, index, ticket.row) == ticket.stamp)
+
+
+def _stamp(shape: Shape, index: Index, row: Array) -> Array:
+    lane, slot, _ = place(shape, row)
+    return index.stamp[lane, slot // shape.steps]

@@ -1,0 +1,166 @@
+"""Uniform replay: every row that is held is equally likely.
+
+Drawing, reading and putting together are apart: ``draw`` and ``assemble`` only need the index, so they serve a store in memory as
+well as one on the device, with the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal.buffers import layout, ring
+from shoal.buffers.layout import Drawn, Fetched, Form, Store
+from shoal.errors import ConfigError
+from shoal.specs import EnvSpec
+from shoal.types import Array, Key, Sample, Transition, Tree, pytree
+
+
+@pytree
+class State:
+    """A buffer: an index over rows in a store."""
+
+    store: Tree  # layout.Store; () where the rows are not on the device
+    index: ring.Index
+    priority: Tree  # () unless prioritised
+    form: tuple[Form]  # fixed
+
+
+@pytree
+class Uniform:
+    """Replay of single steps, n-step transitions or sequences, drawn uniformly."""
+
+    capacity: int = 100_000
+    """Transitions kept, over all environments; rounded up to whole chunks."""
+    batch_size: int = 128
+    """Transitions, or sequences, of a draw."""
+    start: int = 1_000
+    """Transitions before the first update."""
+    n_step: int = 1
+    """Steps of reward before the bootstrap."""
+    length: int = 0
+    """Steps of a sequence; 0 for single transitions."""
+    updates: int = 1
+    """Updates for every ``every`` environment steps."""
+    every: int = 1
+    """Environment steps for every ``updates`` updates."""
+    discount: float = 0.99
+    """Factor per step inside an n-step reward: the algorithm's own."""
+
+    RANGES: ClassVar[dict] = {
+        "capacity": (1, 2**31 - 1), "batch_size": (1, 2**20), "start": (1, 2**31 - 1), "n_step": (1, 1_000), "length": (0, 1_000_000),
+        "updates": (1, 1_000_000), "every": (1, 1_000_000_000), "discount": (0, 1),
+    }
+
+    # the buffer -----------------------------------------------------------------------------------------------------
+
+    def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
+        """An empty buffer for ``lanes`` that add chunks of ``num_steps``; ``extras`` as one step of one environment has them."""
+        form = self.form(spec, num_envs, lanes, num_steps, extras)
+        store = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), layout.shapes(form))
+        return self.empty(form, store)
+
+    def empty(self, form: Form, store: Tree) -> State:
+        """An empty buffer over rows that are somewhere already."""
+        return State(store, ring.init(form.ring), self.priorities(form), (form,))
+
+    def add(self, state: State, lane: Array | None, data: Transition) -> State:
+        """A chunk [T, b, ...] of one lane; or [T, L·b, ...] of every lane, in lane order, where ``lane`` is None."""
+        (form,) = state.form
+        chunk = self.pack(form, lane, data)
+        store = layout.put(form, state.store, lane, state.index.cursor, chunk)
+        index, priority = self.enter(form, state.index, state.priority, lane)
+        return State(store, index, priority, state.form)
+
+    def sample(self, state: State, key: Key) -> tuple[State, Sample]:
+        """A batch, [B, ...] or [length, B, ...]; consumes the key."""
+        (form,) = state.form
+        priority, drawn, weight, ticket = self.draw(form, state.index, state.priority, key)
+        batch = self.assemble(form, self.get(form, state.store, drawn))
+        return State(state.store, state.index, priority, state.form), Sample(batch, weight, ticket)
+
+    def update(self, state: State, ticket: ring.Ticket, priorities: Array) -> State:
+        """Tell how much was learned from each row; without priorities that changes nothing."""
+        return state
+
+    def ready(self, state: State) -> Array:
+        """Whether there is enough to draw from."""
+        return self.enough(state.form[0], state.index)
+
+    def pace(self, rows: int) -> tuple[int, int]:
+        """So many updates for every so many environment steps; ``rows``, the steps of an iteration, play no part."""
+        return self.updates, self.every
+
+    # its parts, for a store elsewhere --------------------------------------------------------------------------------
+
+    @property
+    def span(self) -> int:
+        """Steps that a draw reads."""
+        return self.length or self.n_step
+
+    def pack(self, form: Form, lane: Array | None, data: Transition) -> Store:
+        return layout.pack(form, data, form.ring.envs * (form.ring.lanes if lane is None else 1))
+
+    def priorities(self, form: Form) -> Any:
+        return ()
+
+    def enter(self, form: Form, index: ring.Index, priority: Any, lane: Array | None) -> tuple[ring.Index, Any]:
+        """The index once a chunk of ``lane`` stands at its cursor."""
+        return ring.advance(form.ring, index, lane), priority
+
+    def draw(self, form: Form, index: ring.Index, priority: Any, key: Key) -> tuple[Any, Drawn, Array, ring.Ticket]:
+        """Which rows to read, their weights and tickets; consumes the key."""
+        row = ring.draw(form.ring, index, key, self.batch_size, max(self.length, 1))
+        drawn = Drawn(*ring.window(form.ring, index, row, self.span))
+        weight = jnp.broadcast_to(ring.starts(index, max(self.length, 1)).any(), row.shape).astype(jnp.float32)
+        return priority, drawn, weight, ring.ticket(form.ring, index, row)
+
+    def get(self, form: Form, store: Store, drawn: Drawn) -> Fetched:
+        """Read rows from a store, on the device or in memory."""
+        return layout.get(form, store, drawn, bool(self.length))
+
+    def assemble(self, form: Form, fetched: Fetched) -> Transition:
+        return layout.sequences(form, fetched) if self.length else layout.n_step(form, fetched, self.discount)
+
+    def enough(self, form: Form, index: ring.Index) -> Array:
+        return (index.filled.sum() * form.ring.envs >= self.start) & ring.starts(index, max(self.length, 1)).any()
+
+    # sizes -----------------------------------------------------------------------------------------------------------
+
+    def form(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> Form:
+        """The sizes that ``init`` would allocate; settings that cannot work are refused by name. Allocates nothing."""
+        chunks = max(-(-self.capacity // (num_envs * num_steps)), 1 + -(-(self.span - 1) // num_steps))
+        shape = ring.Shape(lanes, chunks * num_steps, num_envs // lanes, num_steps)
+        for name, right, wish in (
+            ("num_envs", num_envs % lanes == 0, f"expected a multiple of the {lanes} lanes"),
+            ("length", not (self.length and self.n_step > 1), "sequences have no n_step; set one of the two"),
+            ("n_step", self.n_step == 1 or not spec.num_agents, "several agents end at different steps: expected 1"),
+            ("capacity", shape.rows < 2**31, f"{shape.rows} rows in whole chunks; expected less than 2**31"),
+            ("batch_size", self.batch_size <= shape.rows, f"larger than the buffer, which holds {shape.rows}"),
+            ("start", self.start <= shape.rows, f"more than the buffer ever holds, {shape.rows}"),
+        ):
+            if not right:
+                raise ConfigError(f"{name} = {num_envs if name == 'num_envs' else getattr(self, name)}: {wish}")
+        return layout.form(shape, layout.row_of(spec, extras))
+
+    def nbytes(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
+        """Bytes that ``init`` would allocate."""
+        form = self.form(spec, num_envs, lanes, num_steps, extras)
+        return layout.nbytes(form) + self.index_nbytes(form)
+
+    def index_nbytes(self, form: Form) -> int:
+        """Of these, the index and its priorities: on the device wherever the rows are."""
+        kept = jax.eval_shape(lambda: (ring.init(form.ring), self.priorities(form)))
+        return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(kept))
+
+    def check_memory(self, limit: int, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
+        """The bytes needed, refused where they are more than ``limit``, before anything is allocated."""
+        needed = self.nbytes(spec, num_envs, lanes, num_steps, extras)
+        if needed > limit:
+            rows = self.form(spec, num_envs, lanes, num_steps, extras).ring.rows
+            raise ConfigError(f"capacity = {self.capacity}: {needed / 2**20:,.1f} MiB for {rows} rows, more than the "
+                              f"{limit / 2**20:,.1f} MiB there are; about {int(rows * (limit / needed))} would fit")
+        return needed
