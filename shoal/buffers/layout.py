@@ -104,16 +104,21 @@ def nbytes(form: Form) -> int:
 # in ------------------------------------------------------------------------------------------------------------------
 
 
-def pack(form: Form, data: Transition, num_envs: int) -> Store:
-    """A chunk [T, num_envs, ...] as the arrays that a store keeps of it, [T, num_envs, ...] each."""
-    leaves = _checked(form, data, (form.ring.steps, num_envs))
-    small = [leaf.astype(jnp.uint32) if f.dtype == "bool" else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
-             for f, leaf in zip(form.fields, leaves, strict=True) if f.word >= 0]
-    words = jnp.concatenate([x.reshape((*x.shape[:2], -1)) for x in small], axis=-1)
+def pack(form: Form, data: Transition, num_envs: int, xp: Any = jnp) -> Store:
+    """A chunk [T, num_envs, ...] as the arrays that a store keeps of it, [T, num_envs, ...] each. ``xp``: jax.numpy or numpy."""
+    leaves = _checked(form, data, (form.ring.steps, num_envs), xp)
+    small = [_bits(leaf) for f, leaf in zip(form.fields, leaves, strict=True) if f.word >= 0]
+    words = xp.concatenate([x.reshape((*x.shape[:2], -1)) for x in small], axis=-1)
     return Store(words, tuple(leaf for f, leaf in zip(form.fields, leaves, strict=True) if f.word < 0))
 
 
-def _checked(form: Form, data: Transition, front: tuple[int, int]) -> list[Array]:
+def _bits(leaf: Array) -> Array:
+    if leaf.dtype == bool:
+        return leaf.astype(np.uint32)
+    return leaf.view(np.uint32) if isinstance(leaf, np.ndarray) else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
+
+
+def _checked(form: Form, data: Transition, front: tuple[int, int], xp: Any) -> list[Array]:
     """The leaves of ``data``; anything that is not as the spec says is refused by name. Only shapes are looked at."""
     leaves, structure = jax.tree.flatten(data)
     if structure != form.structure:
@@ -124,10 +129,10 @@ def _checked(form: Form, data: Transition, front: tuple[int, int]) -> list[Array
         if tuple(leaf.shape) != front + field.shape:
             raise EnvError(f"transition.{field.name}: shape {tuple(leaf.shape)}, expected {front + field.shape}")
         stored = jnp.dtype(field.dtype)
-        narrower = all(jnp.issubdtype(d, jnp.floating) for d in (leaf.dtype, stored)) and stored.itemsize < leaf.dtype.itemsize
-        if leaf.dtype != stored and not (narrower and stored.itemsize == 2):  # declared half precision is stored so
+        half = stored.itemsize == 2 and all(jnp.issubdtype(dtype, jnp.floating) for dtype in (leaf.dtype, stored))
+        if leaf.dtype != stored and not half:  # what is declared in half precision is stored so
             raise EnvError(f"transition.{field.name}: dtype {leaf.dtype}, expected {field.dtype}")
-        answer.append(jnp.asarray(leaf, stored))
+        answer.append(xp.asarray(leaf, stored))
     return answer
 
 

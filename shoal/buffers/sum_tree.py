@@ -1,6 +1,6 @@
 """A sum-tree: draws rows in proportion to their priorities, and changes them, in O(log n).
 
-One array per level, each row of it the children of one node above; a node is always the float sum of its children, recomputed from
+One flat array per level, each eight of it the children of one node above; a node is always the float sum of its children, recomputed from
 them whenever one changes and never adjusted, so that errors do not build up over any number of writes.
 """
 
@@ -13,7 +13,7 @@ from shoal.types import Array, Key
 
 ARITY = 8
 _TOGETHER = 4  # levels that one float may decide: 12 of its 24 bits
-Levels = tuple[Array, ...]  # [nodes, ARITY] each; the rows' own values first, the root's children last
+Levels = tuple[Array, ...]  # [nodes · ARITY] each; the rows' own values first, the root's children last
 
 
 def init(rows: int) -> Levels:
@@ -22,7 +22,7 @@ def init(rows: int) -> Levels:
     nodes = rows
     while not levels or nodes > 1:
         nodes = -(-nodes // ARITY)
-        levels.append(jnp.zeros((nodes, ARITY), jnp.float32))
+        levels.append(jnp.zeros(nodes * ARITY, jnp.float32))
     return tuple(levels)
 
 
@@ -35,19 +35,20 @@ def add_up(children: Array) -> Array:
 
 
 def total(levels: Levels) -> Array:
-    return add_up(levels[-1][0])
+    return add_up(levels[-1])
 
 
-def values(levels: Levels, row: Array) -> Array:
-    return levels[0].reshape(-1).at[row].get(mode="promise_in_bounds")
+def _children(level: Array, node: Array) -> Array:
+    """[B, ARITY] of the nodes [B] above a level."""
+    return level.reshape(-1, ARITY).at[node].get(mode="promise_in_bounds")
 
 
 def write(levels: Levels, row: Array, value: Array, keep: Array | bool = True) -> Levels:
     """Set the values of ``row`` [K] where ``keep``. Of several values for one row the largest stays, on every device."""
-    size = levels[0].size
+    size = levels[0].shape[0]
     where = jnp.where(keep, row, size)
-    leaves = levels[0].reshape(-1).at[where].set(-jnp.inf, mode="drop").at[where].max(value, mode="drop")
-    return _settle((leaves.reshape(levels[0].shape), *levels[1:]), jnp.minimum(row // ARITY, levels[0].shape[0] - 1))
+    leaves = levels[0].at[where].set(-jnp.inf, mode="drop").at[where].max(value, mode="drop")
+    return _settle((leaves, *levels[1:]), jnp.minimum(row // ARITY, size // ARITY - 1))
 
 
 def fill(levels: Levels, first: Array, num: int, value: Array) -> Levels:
@@ -55,9 +56,9 @@ def fill(levels: Levels, first: Array, num: int, value: Array) -> Levels:
     if first.shape[0] == 1:
         return _fill_one(levels, first[0], num, value)
     rows = (first[:, None] + jnp.arange(num, dtype=jnp.int32)).reshape(-1)
-    leaves = levels[0].reshape(-1).at[rows].set(value, mode="promise_in_bounds", unique_indices=True)
+    leaves = levels[0].at[rows].set(value, mode="promise_in_bounds", unique_indices=True)
     node = first[:, None] // ARITY + jnp.arange(_touched(num), dtype=jnp.int32)
-    return _settle((leaves.reshape(levels[0].shape), *levels[1:]), jnp.minimum(node, levels[0].shape[0] - 1).reshape(-1))
+    return _settle((leaves, *levels[1:]), jnp.minimum(node, leaves.shape[0] // ARITY - 1).reshape(-1))
 
 
 def _touched(num: int) -> int:
@@ -67,14 +68,14 @@ def _touched(num: int) -> int:
 
 def _fill_one(levels: Levels, first: Array, num: int, value: Array) -> Levels:
     """One range, by slices: XLA turns a scatter of a single row into a copy of the array."""
-    leaves = jax.lax.dynamic_update_slice(levels[0].reshape(-1), jnp.broadcast_to(value, (num,)), (first,))
-    settled = [leaves.reshape(levels[0].shape)]
+    settled = [jax.lax.dynamic_update_slice(levels[0], jnp.broadcast_to(value, (num,)), (first,))]
     for above in levels[1:]:
         below = settled[-1]
-        num = min(_touched(num), below.shape[0])
-        first = jnp.minimum(first // ARITY, below.shape[0] - num)
-        sums = add_up(jax.lax.dynamic_slice(below, (first, 0), (num, ARITY)))
-        settled.append(jax.lax.dynamic_update_slice(above.reshape(-1), sums, (first,)).reshape(above.shape))
+        nodes = below.shape[0] // ARITY
+        num = min(_touched(num), nodes)
+        first = jnp.minimum(first // ARITY, nodes - num)
+        sums = add_up(jax.lax.dynamic_slice(below, (first * ARITY,), (num * ARITY,)).reshape(num, ARITY))
+        settled.append(jax.lax.dynamic_update_slice(above, sums, (first,)))
     return tuple(settled)
 
 
@@ -82,8 +83,7 @@ def _settle(levels: Levels, node: Array) -> Levels:
     """Recompute every node above those whose children changed. Where one is named twice the same sum is written twice."""
     settled = [levels[0]]
     for above in levels[1:]:
-        sums = add_up(settled[-1].at[node].get(mode="promise_in_bounds"))
-        settled.append(above.reshape(-1).at[node].set(sums, mode="promise_in_bounds").reshape(above.shape))
+        settled.append(above.at[node].set(add_up(_children(settled[-1], node)), mode="promise_in_bounds"))
         node = node // ARITY
     return tuple(settled)
 
@@ -100,8 +100,7 @@ def sample(levels: Levels, key: Key, num: int) -> tuple[Array, Array]:
     aim = (jnp.arange(num) + uniform[0]) / num * total(levels)
     node, value = jnp.zeros(num, jnp.int32), jnp.zeros(num)
     for depth in reversed(range(len(levels))):
-        children = levels[depth].at[node].get(mode="promise_in_bounds")
-        child, value, aim = _choose(children, aim)
+        child, value, aim = _choose(_children(levels[depth], node), aim)
         node = node * ARITY + child
         if depth in bounds and depth:
             aim = uniform[bounds.index(depth)] * value

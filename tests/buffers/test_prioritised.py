@@ -157,15 +157,16 @@ def test_sequences_in_proportion_stay_behind_the_newest_step():
     np.testing.assert_array_equal(drawn.weight, 1.0)
 
 
-def test_one_row_of_many_is_changed_in_place():
-    """Adding, drawing and updating a donated buffer makes no second array of its size."""
+def test_nothing_of_a_buffers_size_is_copied():
+    """Adding, drawing and updating a donated buffer, once or in a loop, makes no second array of its size."""
     buffer = Prioritised(capacity=50_000, batch_size=8, start=1)
     state = jax.eval_shape(lambda: buffer.init(SPEC, 1))
 
     def cycle(buffer, state, data, key, delta):
+        state = jax.lax.fori_loop(0, 10, lambda i, state: buffer.add(state, 0, data), state)
         state, drawn = buffer.sample(buffer.add(state, 0, data), key)
         return buffer.update(state, drawn.ticket, delta), drawn
 
     given = jax.eval_shape(lambda: chunk(0, 0, 1, 1)), jax.random.key(0), jax.ShapeDtypeStruct((8,), jnp.float32)
     memory = jax.jit(cycle, donate_argnums=1).lower(buffer, state, *given).compile().memory_analysis()
-    assert memory.alias_size_in_bytes >= sum(x.size * 4 for x in jax.tree.leaves(state)) and memory.temp_size_in_bytes < 50_000
+    assert memory.alias_size_in_bytes >= sum(x.size * 4 for x in jax.tree.leaves(state)) and memory.temp_size_in_bytes < 20_000

@@ -14,6 +14,7 @@ write, sample = jax.jit(sum_tree.write), jax.jit(sum_tree.sample, static_argnums
 
 
 def check(levels):
+    levels = [np.asarray(level).reshape(-1, sum_tree.ARITY) for level in levels]
     """Every node against the sum of its children, in float32 and in the same halves."""
     for below, above in zip(levels, levels[1:], strict=False):
         children = np.asarray(below)

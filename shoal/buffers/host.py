@@ -1,0 +1,101 @@
+"""Buffers whose rows lie outside the device: in memory, or wherever a store puts them.
+
+The index and its priorities stay on the device and are the same as ever; only reading and writing rows happens here, so a run draws the
+same rows and gets the same bits wherever they lie. What a call is given it uses up, as a donated buffer is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from shoal.buffers import layout
+from shoal.buffers.layout import Drawn, Fetched, Form, Store
+from shoal.buffers.prioritised import Prioritised, check_priorities
+from shoal.buffers.ring import Index, Ticket
+from shoal.buffers.uniform import State, Uniform
+from shoal.errors import ConfigError
+from shoal.specs import EnvSpec
+from shoal.types import Array, Key, Sample, Transition, Tree, pytree
+
+
+def allocate(form: Form) -> Store:
+    """Empty rows in memory; pages are taken as rows are written."""
+    return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), layout.shapes(form))
+
+
+def put(form: Form, store: Store, lane: int | None, cursor: np.ndarray, chunk: Store) -> None:
+    """Write a chunk where ``layout.put`` would, in place."""
+    shape = form.ring
+    lanes = range(shape.lanes) if lane is None else (int(lane),)
+    for old, new in zip(jax.tree.leaves(store), jax.tree.leaves(chunk), strict=True):
+        for place, which in enumerate(lanes):
+            old[which, cursor[which]:cursor[which] + shape.steps] = new[:, place * shape.envs:(place + 1) * shape.envs]
+
+
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=(2, 3))
+def _enter(buffer: Uniform, form: Form, index: Index, priority: Any, lane: Array | None) -> tuple[Index, Any]:
+    return buffer.enter(form, index, priority, lane)
+
+
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=3)
+def _draw(buffer: Uniform, form: Form, index: Index, priority: Any, key: Key) -> tuple[Any, Drawn, Array, Ticket]:
+    return buffer.draw(form, index, priority, key)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _assemble(buffer: Uniform, form: Form, fetched: Fetched) -> Transition:
+    return buffer.assemble(form, fetched)
+
+
+@functools.partial(jax.jit, donate_argnums=1)
+def _update(buffer: Uniform, state: State, ticket: Ticket, priorities: Array) -> State:
+    return buffer.update(state, ticket, priorities)
+
+
+@pytree
+class Host:
+    """A buffer over rows in memory. Not for compiled code: its methods are called from Python."""
+
+    buffer: Tree
+    """What is kept and how it is drawn: a ``Uniform`` or ``Prioritised``."""
+
+    def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
+        form = self.buffer.form(spec, num_envs, lanes, num_steps, extras)
+        return self.buffer.empty(form, allocate(form))
+
+    def add(self, state: State, lane: int | None, data: Transition) -> State:
+        """A chunk of one lane, or of all; arrays of NumPy or JAX."""
+        (form,) = state.form
+        width = form.ring.envs * (form.ring.lanes if lane is None else 1)
+        chunk = layout.pack(form, jax.tree.map(np.ascontiguousarray, jax.device_get(data)), width, np)
+        put(form, state.store, lane, np.asarray(state.index.cursor), chunk)
+        index, priority = _enter(self.buffer, form, state.index, state.priority, lane)
+        return State(state.store, index, priority, state.form)
+
+    def sample(self, state: State, key: Key) -> tuple[State, Sample]:
+        """A batch, read from memory; refused before there is enough to draw from. Consumes the key."""
+        (form,) = state.form
+        if not bool(self.ready(state)):
+            held = int(np.asarray(state.index.filled).sum()) * form.ring.envs
+            raise ConfigError(f"start = {self.buffer.start}: sampled with {held} rows in the buffer")
+        priority, drawn, weight, ticket = _draw(self.buffer, form, state.index, state.priority, key)
+        fetched = self.buffer.get(form, state.store, Drawn(np.asarray(drawn.rows), np.asarray(drawn.exists)))
+        return State(state.store, state.index, priority, state.form), Sample(_assemble(self.buffer, form, fetched), weight, ticket)
+
+    def update(self, state: State, ticket: Ticket, priorities: Array) -> State:
+        """Tell how much was learned from each row; what is no finite number of at least 0 is an error here."""
+        if not isinstance(self.buffer, Prioritised):
+            return state
+        check_priorities(priorities)
+        after = _update(self.buffer, State((), state.index, state.priority, state.form), ticket, priorities)
+        return State(state.store, after.index, after.priority, state.form)
+
+    def ready(self, state: State) -> Array:
+        return self.buffer.enough(state.form[0], state.index)
+
+    def pace(self, rows: int) -> tuple[int, int]:
+        return self.buffer.pace(rows)
