@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.buffers import layout
-from shoal.buffers.layout import Drawn, Fetched, Form, Store
+from shoal.buffers import layout, pool
+from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.buffers.prioritised import Prioritised, check_priorities
 from shoal.buffers.ring import Index, Ticket
 from shoal.buffers.uniform import State, Uniform
@@ -27,18 +27,23 @@ def allocate(form: Form) -> Store:
     return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), layout.shapes(form))
 
 
-def put(form: Form, store: Store, lane: int | None, cursor: np.ndarray, chunk: Store) -> None:
+def put(form: Form, store: Store, which: np.ndarray, cursor: np.ndarray, start: np.ndarray, chunk: Chunk) -> None:
     """Write a chunk where ``layout.put`` would, in place."""
     shape = form.ring
-    lanes = range(shape.lanes) if lane is None else (int(lane),)
-    for old, new in zip(jax.tree.leaves(store), jax.tree.leaves(chunk), strict=True):
-        for place, which in enumerate(lanes):
-            old[which, cursor[which]:cursor[which] + shape.steps] = new[:, place * shape.envs:(place + 1) * shape.envs]
+    size, behind = shape.steps * shape.envs, pool.entries(shape)
+    for k, lane in enumerate(which):
+        columns = slice(k * shape.envs, (k + 1) * shape.envs)
+        for old, new in zip((store.words, *store.wide), (chunk.words, *chunk.wide), strict=True):
+            old[lane, cursor[k]:cursor[k] + shape.steps] = new[:, columns]
+        for old, obs, ends, newest in zip(store.pool, chunk.obs, chunk.ends, chunk.newest, strict=True):
+            old[lane, start[k]:start[k] + size] = obs[k]
+            old[lane, start[k] + size:start[k] + 2 * size] = ends[k]
+            old[lane, behind:] = newest[k]
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=(2, 3))
-def _enter(buffer: Uniform, form: Form, index: Index, priority: Any, lane: Array | None) -> tuple[Index, Any]:
-    return buffer.enter(form, index, priority, lane)
+def _enter(buffer: Uniform, form: Form, index: Index, priority: Any, lane: Array | None, num_ends: Array) -> Any:
+    return buffer.enter(form, index, priority, lane, num_ends)
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=3)
@@ -70,10 +75,10 @@ class Host:
     def add(self, state: State, lane: int | None, data: Transition) -> State:
         """A chunk of one lane, or of all; arrays of NumPy or JAX."""
         (form,) = state.form
-        width = form.ring.envs * (form.ring.lanes if lane is None else 1)
-        chunk = layout.pack(form, jax.tree.map(np.ascontiguousarray, jax.device_get(data)), width, np)
-        put(form, state.store, lane, np.asarray(state.index.cursor), chunk)
-        index, priority = _enter(self.buffer, form, state.index, state.priority, lane)
+        chunk = self.buffer.pack(form, lane, jax.tree.map(np.ascontiguousarray, jax.device_get(data)), np)
+        index, priority, where = _enter(self.buffer, form, state.index, state.priority, lane, chunk.num_ends)
+        which, slot, start = (np.asarray(x) for x in where)
+        put(form, state.store, which, slot, start, chunk)
         return State(state.store, index, priority, state.form)
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
@@ -83,7 +88,7 @@ class Host:
             held = int(np.asarray(state.index.filled).sum()) * form.ring.envs
             raise ConfigError(f"start = {self.buffer.start}: sampled with {held} rows in the buffer")
         priority, drawn, weight, ticket = _draw(self.buffer, form, state.index, state.priority, key)
-        fetched = self.buffer.get(form, state.store, Drawn(np.asarray(drawn.rows), np.asarray(drawn.exists)))
+        fetched = self.buffer.get(form, state.store, jax.tree.map(np.asarray, drawn))
         return State(state.store, state.index, priority, state.form), Sample(_assemble(self.buffer, form, fetched), weight, ticket)
 
     def update(self, state: State, ticket: Ticket, priorities: Array) -> State:

@@ -1,7 +1,8 @@
 """How transitions lie in a store, whoever holds the arrays.
 
 Numbers that belong to a row and are few lie together as words of 32 bits, so that reading a row is one access and not one per field;
-larger fields (images) and narrower ones lie in arrays of their own. ``put`` and ``get`` do the same to arrays on a device and in memory.
+larger fields and narrower ones lie in arrays of their own, and large observations (images) once, in a pool.
+``get`` does the same to arrays on a device and in memory.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import specs
-from shoal.buffers import ring
+from shoal.buffers import pool, ring
 from shoal.errors import EnvError
 from shoal.specs import EnvSpec
 from shoal.types import Array, Transition, Tree
 
 _WORDS = 64  # numbers of a field, up to which it lies among the words
+_ONCE_BYTES = 1024  # of an observation, above which it is kept once
 
 
 class Field(NamedTuple):
@@ -29,7 +31,8 @@ class Field(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: str
-    word: int  # where it begins among the words; -1: in an array of its own
+    kind: str  # "word", "wide", "pool": an observation kept once, or "successor": the next one of a pool
+    word: int  # where it begins among the words
 
     @property
     def size(self) -> int:
@@ -43,6 +46,10 @@ class Form(NamedTuple):
     structure: Any  # of a Transition
     fields: tuple[Field, ...]  # its leaves, in order
     words: int
+    pooled: bool  # the last word is then an end's number within its chunk
+
+    def of(self, *kinds: str) -> list[Field]:
+        return [field for field in self.fields if field.kind in kinds]
 
 
 class Store(NamedTuple):
@@ -50,6 +57,18 @@ class Store(NamedTuple):
 
     words: Array  # [L, slots, b, words] uint32
     wide: tuple[Array, ...]  # fields in arrays of their own, in order
+    pool: tuple[Array, ...]  # [L, places, ...]: observations kept once, in order
+
+
+class Chunk(NamedTuple):
+    """What a store keeps of a chunk."""
+
+    words: Array  # [T, n, words]
+    wide: tuple[Array, ...]  # [T, n, ...]
+    obs: tuple[Array, ...]  # [K, T·b, ...] for each of the lanes
+    ends: tuple[Array, ...]  # [K, T·b, ...]: successors, those of ends first
+    newest: tuple[Array, ...]  # [K, b, ...]: successors of the last step
+    num_ends: Array  # [K] int32
 
 
 class Drawn(NamedTuple):
@@ -57,13 +76,14 @@ class Drawn(NamedTuple):
 
     rows: Array  # int32
     exists: Array  # bool: false past the newest step
+    places: Any  # pool.Places, or () without a pool
 
 
 class Fetched(NamedTuple):
     """What was read."""
 
     words: Array  # [span, B, words]
-    wide: tuple[Array, ...]  # [B, ...], or [span, B, ...] of sequences
+    wide: tuple[Array, ...]  # fields that are not words, in order; [B, ...], or [span, B, ...] of sequences
     exists: Array  # [span, B]
 
 
@@ -82,19 +102,24 @@ def form(shape: ring.Shape, row: Transition) -> Form:
     leaves, structure = jax.tree_util.tree_flatten_with_path(row)
     fields, words = [], 0
     for path, leaf in leaves:
-        dtype = np.dtype(leaf.dtype)
-        size = math.prod(leaf.shape)
-        among = size <= _WORDS and (dtype == np.bool_ or dtype.itemsize == 4)
-        fields.append(Field(jax.tree_util.keystr(path, simple=True, separator="."), tuple(leaf.shape), dtype.name, words if among else -1))
-        words += size if among else 0
-    return Form(shape, structure, tuple(fields), words)
+        name, dtype, size = jax.tree_util.keystr(path, simple=True, separator="."), np.dtype(leaf.dtype), math.prod(leaf.shape)
+        kind = "word" if size <= _WORDS and (dtype == np.bool_ or dtype.itemsize == 4) else "wide"
+        if kind == "wide" and size * dtype.itemsize > _ONCE_BYTES and not row.last.shape:  # agents' episodes end apart
+            kind = {"obs": "pool", "next_obs": "successor"}.get(name.split(".")[0], kind)
+        fields.append(Field(name, tuple(leaf.shape), dtype.name, kind, words))
+        words += size if kind == "word" else 0
+    pooled = any(field.kind == "pool" for field in fields)
+    return Form(shape, structure, tuple(fields), words + pooled, pooled)
 
 
 def shapes(form: Form) -> Store:
     """The arrays of a store, as shapes."""
-    front = form.ring.lanes, form.ring.slots, form.ring.envs
-    wide = tuple(jax.ShapeDtypeStruct((*front, *f.shape), jnp.dtype(f.dtype)) for f in form.fields if f.word < 0)
-    return Store(jax.ShapeDtypeStruct((*front, form.words), jnp.uint32), wide)
+    front, places = (form.ring.lanes, form.ring.slots, form.ring.envs), (form.ring.lanes, pool.stride(form.ring))
+
+    def arrays(kind: str, front: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(jax.ShapeDtypeStruct((*front, *f.shape), jnp.dtype(f.dtype)) for f in form.of(kind))
+
+    return Store(jax.ShapeDtypeStruct((*front, form.words), jnp.uint32), arrays("wide", front), arrays("pool", places))
 
 
 def nbytes(form: Form) -> int:
@@ -104,12 +129,27 @@ def nbytes(form: Form) -> int:
 # in ------------------------------------------------------------------------------------------------------------------
 
 
-def pack(form: Form, data: Transition, num_envs: int, xp: Any = jnp) -> Store:
-    """A chunk [T, num_envs, ...] as the arrays that a store keeps of it, [T, num_envs, ...] each. ``xp``: jax.numpy or numpy."""
-    leaves = _checked(form, data, (form.ring.steps, num_envs), xp)
-    small = [_bits(leaf) for f, leaf in zip(form.fields, leaves, strict=True) if f.word >= 0]
-    words = xp.concatenate([x.reshape((*x.shape[:2], -1)) for x in small], axis=-1)
-    return Store(words, tuple(leaf for f, leaf in zip(form.fields, leaves, strict=True) if f.word < 0))
+def pack(form: Form, data: Transition, num_lanes: int, xp: Any = jnp) -> Chunk:
+    """A chunk [T, K·b, ...] of so many lanes as a store keeps it. ``xp``: jax.numpy or numpy."""
+    shape = form.ring
+    leaves = dict(zip(form.fields, _checked(form, data, (shape.steps, num_lanes * shape.envs), xp), strict=True))
+
+    def lanes(x: Array) -> Array:
+        """[T, K·b, ...] → [K, T·b, ...]"""
+        parts = x.reshape((shape.steps, num_lanes, shape.envs, *x.shape[2:])).swapaxes(0, 1)
+        return parts.reshape((num_lanes, shape.steps * shape.envs, *x.shape[2:]))
+
+    words = [_bits(leaves[f]).reshape((*leaves[f].shape[:2], -1)) for f in form.of("word")]
+    wide = tuple(leaves[f] for f in form.of("wide"))
+    if not form.pooled:
+        return Chunk(xp.concatenate(words, axis=-1), wide, (), (), (), xp.zeros(num_lanes, xp.int32))
+    last = lanes(xp.asarray(data.last))
+    order, number = pool.order(last, xp)
+    number = number.reshape((num_lanes, shape.steps, shape.envs)).swapaxes(0, 1).reshape((shape.steps, -1, 1))
+    each = xp.arange(num_lanes)[:, None]
+    following = [lanes(leaves[f]) for f in form.of("successor")]
+    return Chunk(xp.concatenate([*words, number.astype(xp.uint32)], axis=-1), wide, tuple(lanes(leaves[f]) for f in form.of("pool")),
+                 tuple(x[each, order] for x in following), tuple(x[:, -shape.envs:] for x in following), last.sum(1).astype(xp.int32))
 
 
 def _bits(leaf: Array) -> Array:
@@ -136,29 +176,35 @@ def _checked(form: Form, data: Transition, front: tuple[int, int], xp: Any) -> l
     return answer
 
 
-def put(form: Form, store: Store, lane: Array | None, cursor: Array, chunk: Store) -> Store:
-    """The store with a chunk at the cursor of ``lane``; ``chunk`` [T, b, ...], or of every lane [T, L·b, ...] where that is None."""
+def put(form: Form, store: Store, which: Array, cursor: Array, start: Array, chunk: Chunk) -> Store:
+    """The store with a chunk of each of the lanes ``which`` [K] at slot ``cursor`` [K], its observations from place ``start`` [K] on."""
     shape = form.ring
 
-    def one(old: Array, new: Array) -> Array:
-        at = (jnp.asarray(lane, jnp.int32), cursor[lane])
-        return jax.lax.dynamic_update_slice(old, new[None], (*at, *(0,) * (old.ndim - 2)))
+    def write(old: Array, new: Array, at: Array) -> Array:
+        """``new`` [K, n, ...] into ``old`` [L, N, ...]."""
+        rest = (0,) * (old.ndim - 2)
+        if new.shape[0] == 1:
+            return jax.lax.dynamic_update_slice(old, new, (which[0], at[0], *rest))
+        return jax.vmap(lambda o, n, a: jax.lax.dynamic_update_slice(o, n, (a, *rest)))(old, new, at)  # every lane, in order
 
-    def every(old: Array, new: Array) -> Array:
-        lanes = new.reshape((shape.steps, shape.lanes, shape.envs, *new.shape[2:])).swapaxes(0, 1)
-        if shape.lanes == 1:
-            return jax.lax.dynamic_update_slice(old, lanes, (0, cursor[0], *(0,) * (old.ndim - 2)))
-        return jax.vmap(lambda o, n, at: jax.lax.dynamic_update_slice(o, n, (at, *(0,) * (o.ndim - 1))))(old, lanes, cursor)
+    def rows(x: Array) -> Array:
+        return x.reshape((shape.steps, which.shape[0], shape.envs, *x.shape[2:])).swapaxes(0, 1)
 
-    return jax.tree.map(every if lane is None else one, store, chunk)
+    def places(old: Array, obs: Array, ends: Array, newest: Array) -> Array:
+        # behind the ends stands what is not an end; the next block is written over it
+        old = write(write(old, obs, start), ends, start + shape.steps * shape.envs)
+        return write(old, newest, jnp.full_like(start, pool.entries(shape)))
+
+    words, *wide = (write(old, rows(new), cursor) for old, new in zip((store.words, *store.wide), (chunk.words, *chunk.wide), strict=True))
+    return Store(words, tuple(wide), tuple(map(places, store.pool, chunk.obs, chunk.ends, chunk.newest)))
 
 
 # out -----------------------------------------------------------------------------------------------------------------
 
 
-def take(rows: Array, which: Array) -> Array:
-    """Rows [L, slots, b, ...] by number, from a device or from memory."""
-    flat = rows.reshape((-1, *rows.shape[3:]))
+def take(rows: Array, which: Array, front: int = 3) -> Array:
+    """Rows [L, slots, b, ...] by number, or places [L, places, ...], from a device or from memory."""
+    flat = rows.reshape((-1, *rows.shape[front:]))
     if isinstance(rows, np.ndarray):
         return flat.take(which, axis=0)
     return flat.at[which].get(mode="promise_in_bounds")
@@ -166,19 +212,36 @@ def take(rows: Array, which: Array) -> Array:
 
 def get(form: Form, store: Store, drawn: Drawn, whole: bool) -> Fetched:
     """Read what was drawn. ``whole``: every field of every step; else wide fields only where an n-step transition begins or ends."""
-    rows, exists = drawn
-    words = take(store.words, rows)
-    if whole:
-        return Fetched(words, tuple(take(x, rows) for x in store.wide), exists)
-    end = _choose(rows, _reach(form, words, exists))
-    wide = [f for f in form.fields if f.word < 0]
-    return Fetched(words, tuple(take(x, end if f.name.startswith("next_obs") else rows[0]) for f, x in zip(wide, store.wide, strict=True)),
-                   exists)
+    words = take(store.words, drawn.rows)
+    reach = [] if whole else _reach(form, words, drawn.exists)
+    first, end = (lambda x: x, lambda x: x) if whole else (lambda x: x[0], lambda x: _choose(x, reach))
+    wide, kept, again = iter(store.wide), iter(store.pool), iter(store.pool)
+    answer = []
+    for field in form.of("wide", "pool", "successor"):
+        if field.kind == "pool":
+            answer.append(take(next(kept), first(drawn.places.at), 2))
+        elif field.kind == "successor":
+            answer.append(take(next(again), end(_following(form, words, drawn.places)), 2))
+        else:
+            answer.append(take(next(wide), (end if field.name.startswith("next_obs") else first)(drawn.rows)))
+    return Fetched(words, tuple(answer), drawn.exists)
+
+
+def _following(form: Form, words: Array, places: pool.Places) -> Array:
+    """Where the successors of rows lie, [span, B]."""
+    where = np.where if isinstance(words, np.ndarray) else jnp.where
+    last = words[..., _last(form)] != 0
+    return where(last, places.ends + words[..., -1].astype(np.int32), places.follow)
+
+
+def _last(form: Form) -> int:
+    """The word that says whether an episode ended."""
+    return next(field for field in form.fields if field.name == "last").word
 
 
 def _reach(form: Form, words: Array, exists: Array) -> list[Array]:
     """For each step after the first, [B] bool: whether the n-step transition goes on into it. Stops after an end or the newest step."""
-    last = next(f for f in form.fields if f.name == "last").word
+    last = _last(form)
     reach: list[Array] = []
     for step in range(1, words.shape[0]):
         goes = exists[step] & (words[step - 1, :, last] == 0)
@@ -199,7 +262,7 @@ def _unpack(form: Form, words: Array, wide: Sequence[Array]) -> Transition:
     """Words [..., F] and wide fields as a transition [..., ...]."""
     rest, leaves = iter(wide), []
     for field in form.fields:
-        if field.word < 0:
+        if field.kind != "word":
             leaves.append(next(rest))
             continue
         bits = words[..., field.word:field.word + field.size].reshape(words.shape[:-1] + field.shape)

@@ -51,32 +51,34 @@ class Prioritised(Uniform):
     def priorities(self, form: Form) -> Priorities:
         return Priorities(sum_tree.init(form.ring.rows), jnp.ones(()), *(jnp.zeros((), jnp.int32) for _ in range(3)))
 
-    def enter(self, form: Form, index: ring.Index, priority: Priorities, lane: Array | None) -> tuple[ring.Index, Priorities]:
+    def entered(self, form: Form, index: ring.Index, priority: Priorities, which: Array, slot: Array, gone: Array | None) -> Priorities:
         """New rows get the largest priority so far; those that cannot begin a sequence yet wait with 0."""
         shape, wait = form.ring, max(self.length, 1) - 1
-        which = jnp.arange(shape.lanes, dtype=jnp.int32) if lane is None else jnp.asarray(lane, jnp.int32)[None]
-        cursor = index.cursor[which]
-        after = ring.advance(shape, index, lane)
-        first = ring.row_at(shape, which, cursor, jnp.int32(0))
         num = shape.steps * shape.envs
+
+        def fill(levels: sum_tree.Levels, slots: Array, value: Array) -> sum_tree.Levels:
+            return sum_tree.fill(levels, ring.row_at(shape, which, slots, jnp.int32(0)), num, value)
+
+        levels = priority.levels
+        for slots in () if gone is None else gone:
+            levels = fill(levels, jnp.where(slots < 0, slot, slots), jnp.zeros(()))
         if not wait:
-            levels = sum_tree.fill(priority.levels, first, num, priority.largest)
-        else:
-            levels = sum_tree.fill(priority.levels, first, num, jnp.zeros(()))
-            step = cursor[:, None] - wait + jnp.arange(shape.steps)  # slots that the new chunk lets begin
-            held = (shape.steps + wait - 1 - jnp.arange(shape.steps)) < after.filled[which][:, None]
-            rows = ring.row_at(shape, which[:, None, None], step[..., None], jnp.arange(shape.envs))
-            keep = jnp.broadcast_to(held[..., None], rows.shape).reshape(-1)
-            levels = sum_tree.write(levels, rows.reshape(-1), jnp.broadcast_to(priority.largest, keep.shape), keep)
-        return after, priority._replace(levels=levels)
+            return priority._replace(levels=fill(levels, slot, priority.largest))
+        levels = fill(levels, slot, jnp.zeros(()))
+        step = jnp.arange(shape.steps)
+        opened = slot[:, None] - wait + step  # slots that the new chunk lets begin, where they are held
+        held = (shape.steps + wait - 1 - step) < index.filled[which][:, None]
+        rows = ring.row_at(shape, which[:, None, None], opened[..., None], jnp.arange(shape.envs))
+        keep = jnp.broadcast_to(held[..., None], rows.shape).reshape(-1)
+        levels = sum_tree.write(levels, rows.reshape(-1), jnp.broadcast_to(priority.largest, keep.shape), keep)
+        return priority._replace(levels=levels)
 
     def draw(self, form: Form, index: ring.Index, priority: Priorities, key: Key) -> tuple[Any, Drawn, Array, ring.Ticket]:
         row, value = sum_tree.sample(priority.levels, key, self.batch_size)
         row = jnp.minimum(row, form.ring.rows - 1)  # only where there is nothing to draw
         held = ring.starts(index, max(self.length, 1)).sum() * form.ring.envs
         weight = weights(value, sum_tree.total(priority.levels), held, self.beta_at(priority.draws))
-        drawn = Drawn(*ring.window(form.ring, index, row, self.span))
-        return priority._replace(draws=priority.draws + 1), drawn, weight, ring.ticket(form.ring, index, row)
+        return priority._replace(draws=priority.draws + 1), self.window(form, index, row), weight, ring.ticket(form.ring, index, row)
 
     def beta_at(self, draws: Array) -> Array:
         """β after so many batches: a line from ``beta`` to 1."""

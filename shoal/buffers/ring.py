@@ -6,7 +6,7 @@ step of one environment; its number is its place in ``[lanes, slots, envs]``, fl
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,8 @@ class Index(NamedTuple):
 
     cursor: Array  # [L] int32: the slot that the lane's next chunk begins at
     filled: Array  # [L] int32: slots held, those just before the cursor
-    stamp: Array  # [L, slots / steps] int32: the number of the chunk that stands there, counted per lane; -1 for none
+    stamp: Array  # [L, slots / steps] int32: the number of the chunk that stands there, counted per lane; below 0: none, or given up
+    blocks: Any = ()  # pool.Blocks where large observations are kept once
 
 
 class Ticket(NamedTuple):
@@ -52,15 +53,30 @@ def init(shape: Shape) -> Index:
 
 def advance(shape: Shape, index: Index, lane: Array | None) -> Index:
     """The index once ``lane`` (None: every lane) has put its chunk at its cursor."""
-    which = jnp.arange(shape.lanes, dtype=jnp.int32) if lane is None else jnp.asarray(lane, jnp.int32)[None]
+    which = lanes(shape, lane)
     cursor, chunk = index.cursor[which], index.cursor[which] // shape.steps
     before = index.stamp[which, (chunk - 1) % index.stamp.shape[1]]
-    stamp = before + 1 & _WRAP
-    return Index(index.cursor.at[which].set((cursor + shape.steps) % shape.slots),
-                 index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots)),
-                 # XLA turns a scatter of a single number into a copy of the array
-                 jax.lax.dynamic_update_slice(index.stamp, stamp[None], (which[0], chunk[0])) if which.shape[0] == 1
-                 else index.stamp.at[which, chunk].set(stamp, unique_indices=True))
+    stamp = jnp.where(before < -1, given_up(before), before) + 1 & _WRAP
+    return index._replace(cursor=index.cursor.at[which].set((cursor + shape.steps) % shape.slots),
+                          filled=index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots)),
+                          stamp=replace(index.stamp, which, chunk, stamp))
+
+
+def lanes(shape: Shape, lane: Array | None) -> Array:
+    """[K] int32: the lane, or every lane where that is None."""
+    return jnp.arange(shape.lanes, dtype=jnp.int32) if lane is None else jnp.asarray(lane, jnp.int32)[None]
+
+
+def replace(table: Array, which: Array, chunk: Array, value: Array) -> Array:
+    """``table`` [L, chunks] with ``value`` [K] at one chunk of each of the lanes ``which`` [K]."""
+    if which.shape[0] == 1:  # XLA turns a scatter of a single number into a copy of the table
+        return jax.lax.dynamic_update_slice(table, value[None], (which[0], chunk[0]))
+    return table.at[which, chunk].set(value, unique_indices=True)
+
+
+def given_up(stamp: Array) -> Array:
+    """The stamp of a chunk that is no longer held though nothing stands in its place yet; and back."""
+    return -2 - stamp
 
 
 def starts(index: Index, span: int) -> Array:

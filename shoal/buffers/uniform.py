@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.buffers import layout, ring
-from shoal.buffers.layout import Drawn, Fetched, Form, Store
+from shoal.buffers import layout, pool, ring
+from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
 from shoal.types import Array, Key, Sample, Transition, Tree, pytree
@@ -65,15 +65,14 @@ class Uniform:
 
     def empty(self, form: Form, store: Tree) -> State:
         """An empty buffer over rows that are somewhere already."""
-        return State(store, ring.init(form.ring), self.priorities(form), (form,))
+        return State(store, self.index(form), self.priorities(form), (form,))
 
     def add(self, state: State, lane: Array | None, data: Transition) -> State:
         """A chunk [T, b, ...] of one lane; or [T, L·b, ...] of every lane, in lane order, where ``lane`` is None."""
         (form,) = state.form
         chunk = self.pack(form, lane, data)
-        store = layout.put(form, state.store, lane, state.index.cursor, chunk)
-        index, priority = self.enter(form, state.index, state.priority, lane)
-        return State(store, index, priority, state.form)
+        index, priority, where = self.enter(form, state.index, state.priority, lane, chunk.num_ends)
+        return State(layout.put(form, state.store, *where, chunk), index, priority, state.form)
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         """A batch, [B, ...] or [length, B, ...]; consumes the key."""
@@ -101,22 +100,41 @@ class Uniform:
         """Steps that a draw reads."""
         return self.length or self.n_step
 
-    def pack(self, form: Form, lane: Array | None, data: Transition) -> Store:
-        return layout.pack(form, data, form.ring.envs * (form.ring.lanes if lane is None else 1))
+    def pack(self, form: Form, lane: Array | None, data: Transition, xp: Any = jnp) -> Chunk:
+        return layout.pack(form, data, form.ring.lanes if lane is None else 1, xp)
+
+    def index(self, form: Form) -> ring.Index:
+        return ring.init(form.ring)._replace(blocks=pool.init(form.ring) if form.pooled else ())
 
     def priorities(self, form: Form) -> Any:
         return ()
 
-    def enter(self, form: Form, index: ring.Index, priority: Any, lane: Array | None) -> tuple[ring.Index, Any]:
-        """The index once a chunk of ``lane`` stands at its cursor."""
-        return ring.advance(form.ring, index, lane), priority
+    def enter(self, form: Form, index: ring.Index, priority: Any, lane: Array | None, num_ends: Array
+              ) -> tuple[ring.Index, Any, tuple[Array, Array, Array]]:
+        """The index once a chunk of ``lane`` stands at its cursor; and where to write it: lanes, slots, places in the pool, [K] each."""
+        which = ring.lanes(form.ring, lane)
+        slot = index.cursor[which]
+        gone, start = None, jnp.zeros_like(slot)
+        if form.pooled:
+            index, gone = pool.allocate(form.ring, index, which, num_ends)
+            start = index.blocks.start[which, slot // form.ring.steps]
+        after = ring.advance(form.ring, index, lane)
+        return after, self.entered(form, after, priority, which, slot, gone), (which, slot, start)
+
+    def entered(self, form: Form, index: ring.Index, priority: Any, which: Array, slot: Array, gone: Array | None) -> Any:
+        """The priorities once chunks stand at slots ``slot`` of lanes ``which``; those at slots ``gone`` [·, K] had to go."""
+        return priority
 
     def draw(self, form: Form, index: ring.Index, priority: Any, key: Key) -> tuple[Any, Drawn, Array, ring.Ticket]:
         """Which rows to read, their weights and tickets; consumes the key."""
         row = ring.draw(form.ring, index, key, self.batch_size, max(self.length, 1))
-        drawn = Drawn(*ring.window(form.ring, index, row, self.span))
         weight = jnp.broadcast_to(ring.starts(index, max(self.length, 1)).any(), row.shape).astype(jnp.float32)
-        return priority, drawn, weight, ring.ticket(form.ring, index, row)
+        return priority, self.window(form, index, row), weight, ring.ticket(form.ring, index, row)
+
+    def window(self, form: Form, index: ring.Index, row: Array) -> Drawn:
+        """All that must be read for a draw of ``row`` [B]."""
+        rows, exists = ring.window(form.ring, index, row, self.span)
+        return Drawn(rows, exists, pool.places(form.ring, index, rows) if form.pooled else ())
 
     def get(self, form: Form, store: Store, drawn: Drawn) -> Fetched:
         """Read rows from a store, on the device or in memory."""
@@ -153,7 +171,7 @@ class Uniform:
 
     def index_nbytes(self, form: Form) -> int:
         """Of these, the index and its priorities: on the device wherever the rows are."""
-        kept = jax.eval_shape(lambda: (ring.init(form.ring), self.priorities(form)))
+        kept = jax.eval_shape(lambda: (self.index(form), self.priorities(form)))
         return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(kept))
 
     def check_memory(self, limit: int, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -35,3 +36,27 @@ def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
     degrees = len(counts) - 1
     statistic = ((counts - expected) ** 2 / expected).sum()
     return float((statistic - degrees) / np.sqrt(2 * degrees))
+
+
+FILM = EnvSpec("film", Box((24, 24, 2), 0, 255, "uint8"), Discrete(4))
+
+
+def picture(lane, step, env, final):
+    """An observation of ``FILM`` that says which it is; ``final``: the one after an episode's end."""
+    image = np.zeros((24, 24, 2), np.uint8)
+    image[0, :5, 0] = lane, step % 250, step // 250, env, final
+    image[1:] = np.random.default_rng([lane, step, env, final]).integers(0, 255, (23, 24, 2))
+    return image
+
+
+def address(image) -> tuple[int, int, int, int]:
+    lane, low, high, env, final = (int(x) for x in np.asarray(image)[0, :5, 0])
+    return lane, high * 250 + low, env, final
+
+
+def film(lane: int, seq: int, steps: int, envs: int, end: float) -> Transition:
+    """A chunk of ``FILM``: a successor is the next row's observation unless an episode ended."""
+    data = jax.tree.map(np.array, chunk(lane, seq, steps, envs, end))
+    obs = np.stack([[picture(lane, seq * steps + t, e, 0) for e in range(envs)] for t in range(steps)])
+    final = [[picture(lane, seq * steps + t + (not data.last[t, e]), e, int(data.last[t, e])) for e in range(envs)] for t in range(steps)]
+    return data._replace(obs=obs, next_obs=np.stack(final))

@@ -1,0 +1,95 @@
+"""Large observations kept once: a row's successor is the next row's observation, so only the others need a place of their own.
+
+Each lane has a pool of observations beside its ring. A chunk takes a block of it: its observations in order, then the true final
+observations of the episodes that ended in it. The newest successors wait behind the pool until the next chunk brings them again.
+Blocks differ in size, so many short episodes leave fewer rows: whole chunks are given up, the oldest first, and no row is ever inexact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from shoal.buffers import ring
+from shoal.types import Array
+
+_EVICTIONS = 4  # chunks that one new chunk can push out: it asks for the room of two and wastes less than that of two more
+
+
+class Blocks(NamedTuple):
+    """Where chunks' observations lie in their lane's pool. All int32."""
+
+    start: Array  # [L, chunks]
+    size: Array  # [L, chunks]: up to where the next one starts
+    head: Array  # [L]: where the newest block ends
+    used: Array  # [L]: the sizes of all chunks held, added up
+
+
+class Places(NamedTuple):
+    """Where to read the observations of rows, [span, B] int32 each; places count through all lanes' pools."""
+
+    at: Array  # the row's own
+    follow: Array  # its successor, where the episode goes on
+    ends: Array  # final observations of its chunk begin here
+
+
+def entries(shape: ring.Shape) -> int:
+    """Places of a lane's pool: one per row, a sixteenth more for ends, and room to write the next chunk."""
+    rows = shape.slots * shape.envs
+    return rows + rows // 16 + 5 * shape.steps * shape.envs
+
+
+def stride(shape: ring.Shape) -> int:
+    """Places from one lane's pool to the next: behind each wait the newest successors."""
+    return entries(shape) + shape.envs
+
+
+def init(shape: ring.Shape) -> Blocks:
+    chunks = shape.lanes, shape.slots // shape.steps
+    return Blocks(jnp.zeros(chunks, jnp.int32), jnp.zeros(chunks, jnp.int32), jnp.zeros(shape.lanes, jnp.int32),
+                  jnp.zeros(shape.lanes, jnp.int32))
+
+
+def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) -> tuple[ring.Index, Array]:
+    """Make room for a chunk with ``ends`` [K] episode ends in each of the lanes ``which`` [K], at their cursors.
+
+    Answers the index without the chunks that had to go, and their first slots [evictions, K]; -1 where none had to.
+    """
+    blocks: Blocks = index.blocks
+    size, chunks, room = shape.steps * shape.envs, shape.slots // shape.steps, entries(shape)
+    head, used, filled, stamp = blocks.head[which], blocks.used[which], index.filled[which], index.stamp
+    skip = jnp.where(head + 2 * size > room, room - head, 0)  # a block does not wrap
+    gone = []
+    for _ in range(_EVICTIONS):
+        chunk = (index.cursor[which] - filled) // shape.steps % chunks
+        full = (filled > 0) & ((filled == shape.slots) | (used + skip + 2 * size > room))
+        gone.append(jnp.where(full, chunk * shape.steps, -1))
+        used = used - jnp.where(full, blocks.size[which, chunk], 0)
+        filled = filled - jnp.where(full, shape.steps, 0)
+        stamp = ring.replace(stamp, which, chunk, jnp.where(full, ring.given_up(stamp[which, chunk]), stamp[which, chunk]))
+    here = index.cursor[which] // shape.steps
+    before = (here - 1) % chunks
+    start, wasted = jnp.where(skip > 0, 0, head), jnp.where(filled > 0, skip, 0)
+    sizes = ring.replace(blocks.size, which, before, blocks.size[which, before] + wasted)
+    after = Blocks(ring.replace(blocks.start, which, here, start), ring.replace(sizes, which, here, size + ends),
+                   blocks.head.at[which].set(start + size + ends), blocks.used.at[which].set(used + wasted + size + ends))
+    return index._replace(filled=index.filled.at[which].set(filled), stamp=stamp, blocks=after), jnp.stack(gone)
+
+
+def places(shape: ring.Shape, index: ring.Index, rows: Array) -> Places:
+    """Where the observations of ``rows`` lie."""
+    blocks: Blocks = index.blocks
+    lane, slot, env = ring.place(shape, rows)
+    chunk, step = slot // shape.steps, slot % shape.steps
+    base, start = lane * stride(shape), blocks.start[lane, chunk]
+    at = base + start + step * shape.envs + env
+    next_start = blocks.start[lane, (chunk + 1) % blocks.start.shape[1]]
+    follow = jnp.where(step + 1 < shape.steps, at + shape.envs, base + next_start + env)
+    waiting = base + entries(shape) + env
+    return Places(at, jnp.where(ring.age(shape, index, rows) == 0, waiting, follow), base + start + shape.steps * shape.envs)
+
+
+def order(last: Any, xp: Any) -> tuple[Array, Array]:
+    """Of the steps of chunks ``last`` [K, T·b] the ends first, [K, T·b] int32; and for each end its number among them."""
+    return xp.argsort(~last, axis=1, stable=True).astype(xp.int32), (xp.cumsum(last, axis=1) - 1).astype(xp.int32)
