@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from shoal.buffers import ring
@@ -58,7 +59,7 @@ def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) ->
     """
     blocks: Blocks = index.blocks
     size, chunks, room = shape.steps * shape.envs, shape.slots // shape.steps, entries(shape)
-    head, used, filled, stamp = blocks.head[which], blocks.used[which], index.filled[which], index.stamp
+    head, used, filled = blocks.head[which], blocks.used[which], index.filled[which]
     skip = jnp.where(head + 2 * size > room, room - head, 0)  # a block does not wrap
     gone = []
     for _ in range(_EVICTIONS):
@@ -67,14 +68,20 @@ def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) ->
         gone.append(jnp.where(full, chunk * shape.steps, -1))
         used = used - jnp.where(full, blocks.size[which, chunk], 0)
         filled = filled - jnp.where(full, shape.steps, 0)
-        stamp = ring.replace(stamp, which, chunk, jnp.where(full, ring.given_up(stamp[which, chunk]), stamp[which, chunk]))
     here = index.cursor[which] // shape.steps
     before = (here - 1) % chunks
     start, wasted = jnp.where(skip > 0, 0, head), jnp.where(filled > 0, skip, 0)
-    sizes = ring.replace(blocks.size, which, before, blocks.size[which, before] + wasted)
-    after = Blocks(ring.replace(blocks.start, which, here, start), ring.replace(sizes, which, here, size + ends),
+    sizes = _replace(blocks.size, which, before, blocks.size[which, before] + wasted)
+    after = Blocks(_replace(blocks.start, which, here, start), _replace(sizes, which, here, size + ends),
                    blocks.head.at[which].set(start + size + ends), blocks.used.at[which].set(used + wasted + size + ends))
-    return index._replace(filled=index.filled.at[which].set(filled), stamp=stamp, blocks=after), jnp.stack(gone)
+    return index._replace(filled=index.filled.at[which].set(filled), blocks=after), jnp.stack(gone)
+
+
+def _replace(table: Array, which: Array, chunk: Array, value: Array) -> Array:
+    """``table`` [L, chunks] with ``value`` [K] at one chunk of each of the lanes ``which`` [K]."""
+    if which.shape[0] == 1:  # XLA turns a scatter of a single number into a copy of the table
+        return jax.lax.dynamic_update_slice(table, value[None], (which[0], chunk[0]))
+    return table.at[which, chunk].set(value, unique_indices=True)
 
 
 def places(shape: ring.Shape, index: ring.Index, rows: Array) -> Places:

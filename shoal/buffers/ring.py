@@ -13,8 +13,6 @@ import jax.numpy as jnp
 
 from shoal.types import Array, Key
 
-_WRAP = 0x7FFFFFFF  # stamps start again from 0 after this many chunks; they are only compared for equality
-
 
 class Shape(NamedTuple):
     """The sizes of a ring, all fixed."""
@@ -34,7 +32,7 @@ class Index(NamedTuple):
 
     cursor: Array  # [L] int32: the slot that the lane's next chunk begins at
     filled: Array  # [L] int32: slots held, those just before the cursor
-    stamp: Array  # [L, slots / steps] int32: the number of the chunk that stands there, counted per lane; below 0: none, or given up
+    count: Array  # [L] int32: chunks ever added; past 2**31 it goes on from below, and only differences are looked at
     blocks: Any = ()  # pool.Blocks where large observations are kept once
 
 
@@ -42,41 +40,25 @@ class Ticket(NamedTuple):
     """A row as it was when it was drawn."""
 
     row: Array  # [B] int32
-    stamp: Array  # [B] int32: its chunk's number
+    stamp: Array  # [B] int32: its chunk's number among all of its lane
 
 
 def init(shape: Shape) -> Index:
     """An empty ring. No array is used twice: a buffer is donated to the calls that change it."""
-    return Index(jnp.zeros(shape.lanes, jnp.int32), jnp.zeros(shape.lanes, jnp.int32),
-                 jnp.full((shape.lanes, shape.slots // shape.steps), -1, jnp.int32))
+    return Index(*(jnp.zeros(shape.lanes, jnp.int32) for _ in range(3)))
 
 
 def advance(shape: Shape, index: Index, lane: Array | None) -> Index:
     """The index once ``lane`` (None: every lane) has put its chunk at its cursor."""
     which = lanes(shape, lane)
-    cursor, chunk = index.cursor[which], index.cursor[which] // shape.steps
-    before = index.stamp[which, (chunk - 1) % index.stamp.shape[1]]
-    stamp = jnp.where(before < -1, given_up(before), before) + 1 & _WRAP
-    return index._replace(cursor=index.cursor.at[which].set((cursor + shape.steps) % shape.slots),
+    return index._replace(cursor=index.cursor.at[which].set((index.cursor[which] + shape.steps) % shape.slots),
                           filled=index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots)),
-                          stamp=replace(index.stamp, which, chunk, stamp))
+                          count=index.count.at[which].add(1))
 
 
 def lanes(shape: Shape, lane: Array | None) -> Array:
     """[K] int32: the lane, or every lane where that is None."""
     return jnp.arange(shape.lanes, dtype=jnp.int32) if lane is None else jnp.asarray(lane, jnp.int32)[None]
-
-
-def replace(table: Array, which: Array, chunk: Array, value: Array) -> Array:
-    """``table`` [L, chunks] with ``value`` [K] at one chunk of each of the lanes ``which`` [K]."""
-    if which.shape[0] == 1:  # XLA turns a scatter of a single number into a copy of the table
-        return jax.lax.dynamic_update_slice(table, value[None], (which[0], chunk[0]))
-    return table.at[which, chunk].set(value, unique_indices=True)
-
-
-def given_up(stamp: Array) -> Array:
-    """The stamp of a chunk that is no longer held though nothing stands in its place yet; and back."""
-    return -2 - stamp
 
 
 def starts(index: Index, span: int) -> Array:
@@ -149,14 +131,13 @@ def window(shape: Shape, index: Index, row: Array, span: int) -> tuple[Array, Ar
 
 
 def ticket(shape: Shape, index: Index, row: Array) -> Ticket:
-    return Ticket(row, _stamp(shape, index, row))
+    lane, slot, _ = place(shape, row)
+    newer = (index.cursor[lane] - 1 - slot) % shape.slots // shape.steps  # chunks
+    return Ticket(row, index.count[lane] - 1 - newer)
 
 
 def current(shape: Shape, index: Index, ticket: Ticket) -> Array:
     """[B] bool: whether a ticket's row is still the one it was made out for."""
-    return (ticket.stamp >= 0) & (_stamp(shape, index, ticket.row) == ticket.stamp)
-
-
-def _stamp(shape: Shape, index: Index, row: Array) -> Array:
-    lane, slot, _ = place(shape, row)
-    return index.stamp[lane, slot // shape.steps]
+    lane, _, _ = place(shape, ticket.row)
+    newer = index.count[lane] - 1 - ticket.stamp
+    return (newer >= 0) & (newer * shape.steps < index.filled[lane])

@@ -35,7 +35,9 @@ def test_cursors_and_stamps_by_hand():
     index = after([0, 0, 0, 0, 1])
     np.testing.assert_array_equal(index.cursor, [4, 4, 0])
     np.testing.assert_array_equal(index.filled, [12, 4, 0])
-    np.testing.assert_array_equal(index.stamp, [[3, 1, 2], [0, -1, -1], [-1, -1, -1]])
+    rows = jnp.asarray([0, 8, 16, 24, 32], jnp.int32)  # the first of each chunk of lane 0, then of lane 1
+    np.testing.assert_array_equal(ring.ticket(SHAPE, index, rows).stamp, [3, 1, 2, 0, -2])
+    assert ring.current(SHAPE, index, ring.ticket(SHAPE, index, rows)).tolist() == [True, True, True, True, False]
 
 
 def test_all_lanes_at_once_is_lane_by_lane():
@@ -46,8 +48,10 @@ def test_all_lanes_at_once_is_lane_by_lane():
 
 
 def test_a_ring_of_one_chunk_counts_on():
-    index = after([0, 0, 0], ring.Shape(1, 4, 2, 4))
-    np.testing.assert_array_equal(index.stamp, [[2]])
+    shape = ring.Shape(1, 4, 2, 4)
+    index, old = after([0, 0, 0], shape), ring.ticket(shape, after([0, 0], shape), jnp.arange(8))
+    assert ring.ticket(shape, index, jnp.arange(8)).stamp.tolist() == [2] * 8
+    assert not bool(ring.current(shape, index, old).any())
     assert int(index.cursor[0]) == 0 and int(index.filled[0]) == 4
 
 
@@ -86,6 +90,14 @@ def test_tickets_of_overwritten_rows_are_known():
     np.testing.assert_array_equal(ring.current(SHAPE, later, ticket), [False] * 8 + [True] * 16)
     empty = ring.ticket(SHAPE, index, rows + 24)
     assert not bool(ring.current(SHAPE, index, empty).any())
+
+
+def test_tickets_outlive_the_counters_range():
+    index = after([0, 0, 0])._replace(count=jnp.asarray([2**31 - 2, 0, 0], jnp.int32))
+    ticket = ring.ticket(SHAPE, index, jnp.arange(24, dtype=jnp.int32))
+    for gone in (0, 8, 16, 24):
+        assert ring.current(SHAPE, index, ticket).tolist() == [False] * gone + [True] * (24 - gone)
+        index = ring.advance(SHAPE, index, 0)
 
 
 def test_integers_below_a_bound_are_the_upper_part_of_a_product():
