@@ -207,7 +207,15 @@ def take(rows: Array, which: Array, front: int = 3) -> Array:
     flat = rows.reshape((-1, *rows.shape[front:]))
     if isinstance(rows, np.ndarray):
         return flat.take(which, axis=0)
-    return flat.at[which].get(mode="promise_in_bounds")
+    return flat.at[_apart(which)].get(mode="promise_in_bounds")
+
+
+def _apart(which: Array) -> Array:
+    """``which``, worked out before it is used: XLA on the CPU would do so anew for every number read, and ignores its own barrier.
+
+    It does not merge a reduction into what follows.
+    """
+    return jnp.stack([which, jnp.zeros_like(which)], axis=-1).max(axis=-1)
 
 
 def get(form: Form, store: Store, drawn: Drawn, whole: bool) -> Fetched:
