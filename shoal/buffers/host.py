@@ -78,8 +78,11 @@ class Host:
         chunk = self.buffer.pack(form, lane, jax.tree.map(np.ascontiguousarray, jax.device_get(data)), np)
         index, priority, where = _enter(self.buffer, form, state.index, state.priority, lane, chunk.num_ends)
         which, slot, start = (np.asarray(x) for x in where)
-        put(form, state.store, which, slot, start, chunk)
+        self.put(form, state.store, which, slot, start, chunk)
         return State(state.store, index, priority, state.form)
+
+    def put(self, form: Form, store: Any, which: np.ndarray, cursor: np.ndarray, start: np.ndarray, chunk: Chunk) -> None:
+        put(form, store, which, cursor, start, chunk)
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         """A batch, read from memory; refused before there is enough to draw from. Consumes the key."""

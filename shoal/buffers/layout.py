@@ -203,7 +203,9 @@ def put(form: Form, store: Store, which: Array, cursor: Array, start: Array, chu
 
 
 def take(rows: Array, which: Array, front: int = 3) -> Array:
-    """Rows [L, slots, b, ...] by number, or places [L, places, ...], from a device or from memory."""
+    """Rows [L, slots, b, ...] by number, or places [L, places, ...], from a device, from memory, or from what can ``read`` them."""
+    if hasattr(rows, "read"):
+        return rows.read(which)
     flat = rows.reshape((-1, *rows.shape[front:]))
     if isinstance(rows, np.ndarray):
         return flat.take(which, axis=0)
