@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.buffers import layout, pool
+from shoal.buffers import layout, pool, ring
 from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.buffers.prioritised import Prioritised, check_priorities
 from shoal.buffers.ring import Index, Ticket
@@ -51,6 +51,11 @@ def _draw(buffer: Uniform, form: Form, index: Index, priority: Any, key: Key) ->
     return buffer.draw(form, index, priority, key)
 
 
+@functools.partial(jax.jit, static_argnums=1, donate_argnums=2)
+def _end_newest(buffer: Uniform, form: Form, index: Index, lane: Array, words: Array) -> Any:
+    return buffer.end_newest(form, index, lane, words)
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def _assemble(buffer: Uniform, form: Form, fetched: Fetched) -> Transition:
     return buffer.assemble(form, fetched)
@@ -83,6 +88,21 @@ class Host:
 
     def put(self, form: Form, store: Any, which: np.ndarray, cursor: np.ndarray, start: np.ndarray, chunk: Chunk) -> None:
         put(form, store, which, cursor, start, chunk)
+
+    def interrupt(self, state: State, lane: int) -> State:
+        """Say that the lane's next chunk will not follow its last one: its newest steps become ends, by truncation."""
+        (form,) = state.form
+        words = layout.take(state.store.words, np.asarray(ring.newest(form.ring, state.index, lane)))
+        index, words, slot, place = _end_newest(self.buffer, form, state.index, lane, words)
+        self.rewrite(form, state.store, lane, int(slot), np.asarray(words), np.asarray(place))
+        return State(state.store, index, state.priority, state.form)
+
+    def rewrite(self, form: Form, store: Any, lane: int, slot: int, words: np.ndarray, place: np.ndarray) -> None:
+        """Replace the words [b, words] of a slot, and move waiting successors to places [b] of the pool."""
+        store.words[lane, slot] = words
+        moved = place < pool.entries(form.ring)
+        for field in store.pool:
+            field[lane, place[moved]] = field[lane, pool.entries(form.ring):][moved]
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         """A batch, read from memory; refused before there is enough to draw from. Consumes the key."""

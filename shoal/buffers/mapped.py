@@ -87,6 +87,15 @@ class Files:
                 for field, newest in zip(self.pool, chunk.newest, strict=True):
                     field.newest[lane] = newest[k]
 
+    def rewrite(self, lane: int, slot: int, words: np.ndarray, place: np.ndarray) -> None:
+        """Replace the words [b, words] of the newest slot, and put waiting successors in order behind the newest block."""
+        shape = self.form.ring
+        rows = (lane * shape.slots + slot) * shape.envs + np.arange(shape.envs)
+        self.rows.rewrite(lane, slot * shape.envs, [words, *(column.read(rows) for column in self.wide)])
+        moved = place < pool.entries(shape)
+        if self.pool and moved.any():
+            self.places.rewrite(lane, int(place[moved][0]), [field.newest[lane][moved] for field in self.pool])
+
     def _groups(self) -> dict[str, Segments]:
         return {"rows": self.rows, **({"places": self.places} if self.pool else {})}
 
@@ -128,3 +137,6 @@ class Mapped(Host):
 
     def put(self, form: Form, store: Files, which: np.ndarray, cursor: np.ndarray, start: np.ndarray, chunk: Chunk) -> None:
         store.put(which, cursor, start, chunk)
+
+    def rewrite(self, form: Form, store: Files, lane: int, slot: int, words: np.ndarray, place: np.ndarray) -> None:
+        store.rewrite(lane, slot, words, place)

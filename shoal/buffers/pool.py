@@ -77,6 +77,18 @@ def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) ->
     return index._replace(filled=index.filled.at[which].set(filled), blocks=after), jnp.stack(gone)
 
 
+def append(shape: ring.Shape, blocks: Blocks, lane: Array, chunk: Array, more: Array) -> tuple[Blocks, Array, Array]:
+    """Give the newest chunk of a lane an end for each of its environments in ``more`` [b]; there is always room.
+
+    Answers their places in the lane's pool, out of range for the others, and their numbers among the chunk's ends, [b] each.
+    """
+    number = blocks.size[lane, chunk] - shape.steps * shape.envs + jnp.cumsum(more) - 1
+    place = jnp.where(more, blocks.start[lane, chunk] + shape.steps * shape.envs + number, stride(shape))
+    count = more.sum()
+    after = Blocks(blocks.start, blocks.size.at[lane, chunk].add(count), blocks.head.at[lane].add(count), blocks.used.at[lane].add(count))
+    return after, place, number
+
+
 def _replace(table: Array, which: Array, chunk: Array, value: Array) -> Array:
     """``table`` [L, chunks] with ``value`` [K] at one chunk of each of the lanes ``which`` [K]."""
     if which.shape[0] == 1:  # XLA turns a scatter of a single number into a copy of the table

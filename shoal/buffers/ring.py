@@ -118,6 +118,11 @@ def age(shape: Shape, index: Index, row: Array) -> Array:
     return (index.cursor[lane] - 1 - slot) % shape.slots
 
 
+def newest(shape: Shape, index: Index, lane: Array) -> Array:
+    """[b] int32: the rows of a lane's newest step."""
+    return row_at(shape, jnp.asarray(lane, jnp.int32), index.cursor[lane] - 1, jnp.arange(shape.envs, dtype=jnp.int32))
+
+
 def window(shape: Shape, index: Index, row: Array, span: int) -> tuple[Array, Array]:
     """The rows of ``span`` steps from ``row`` [B] on, and which of them exist, both [span, B].
 

@@ -73,6 +73,10 @@ class Segments:
             self._seal(lane, number)
         self.lap[lane] += came_round
         self.place[lane] = start
+        self.rewrite(lane, start, arrays)
+
+    def rewrite(self, lane: int, start: int, arrays: list[np.ndarray]) -> None:
+        """Write entries in or just behind the newest ones: no segment is sealed by that."""
         count, done = len(arrays[0]), 0
         while done < count:
             number, offset = divmod(start + done, self.length)

@@ -74,6 +74,17 @@ class Uniform:
         index, priority, where = self.enter(form, state.index, state.priority, lane, chunk.num_ends)
         return State(layout.put(form, state.store, *where, chunk), index, priority, state.form)
 
+    def interrupt(self, state: State, lane: Array) -> State:
+        """Say that the lane's next chunk will not follow its last one: its newest steps become ends, by truncation."""
+        (form,) = state.form
+        words = layout.take(state.store.words, ring.newest(form.ring, state.index, lane))
+        index, words, slot, place = self.end_newest(form, state.index, lane, words)
+        store: Store = state.store
+        lane = jnp.asarray(lane, jnp.int32)
+        kept = tuple(x.at[lane, place].set(x[lane, pool.entries(form.ring):], mode="drop") for x in store.pool)
+        store = Store(jax.lax.dynamic_update_slice(store.words, words[None, None], (lane, slot, 0, 0)), store.wide, kept)
+        return State(store, index, state.priority, state.form)
+
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         """A batch, [B, ...] or [length, B, ...]; consumes the key."""
         (form,) = state.form
@@ -124,6 +135,21 @@ class Uniform:
     def entered(self, form: Form, index: ring.Index, priority: Any, which: Array, slot: Array, gone: Array | None) -> Any:
         """The priorities once chunks stand at slots ``slot`` of lanes ``which``; those at slots ``gone`` [·, K] had to go."""
         return priority
+
+    def end_newest(self, form: Form, index: ring.Index, lane: Array, words: Array) -> tuple[ring.Index, Array, Array, Array]:
+        """The index and the words [b, words] of a lane's newest rows once they are ends; their slot, and the places in the lane's pool that
+        their waiting successors go to, [b], out of range where an episode had ended by itself.
+        """
+        shape, last = form.ring, next(field for field in form.fields if field.name == "last")
+        held = index.filled[lane] > 0
+        slot = (index.cursor[lane] - 1) % shape.slots
+        ended = words[:, last.word] != 0
+        after = words.at[:, last.word:last.word + last.size].set(jnp.where(held, 1, words[:, last.word:last.word + last.size]))
+        if not form.pooled:
+            return index, after, slot, jnp.full(shape.envs, pool.stride(shape), jnp.int32)
+        blocks, place, number = pool.append(shape, index.blocks, lane, slot // shape.steps, held & ~ended)
+        after = after.at[:, -1].set(jnp.where(held & ~ended, number.astype(jnp.uint32), words[:, -1]))
+        return index._replace(blocks=blocks), after, slot, place
 
     def draw(self, form: Form, index: ring.Index, priority: Any, key: Key) -> tuple[Any, Drawn, Array, ring.Ticket]:
         """Which rows to read, their weights and tickets; consumes the key."""

@@ -8,6 +8,7 @@ import pytest
 from replay_streams import FILM, address, film, picture, side_by_side
 
 from shoal.buffers.host import Host
+from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
 from shoal.buffers.uniform import Uniform
 
@@ -111,6 +112,37 @@ def test_sequences_from_the_pool():
             over = last_of(0, step + ahead, env, 0.05)
             assert address(obs[ahead, place]) == (0, step + ahead, env, 0) and last[ahead, place] == over
             assert address(following[ahead, place]) == (0, step + ahead + (not over), env, int(over))
+
+
+@pytest.mark.parametrize("end", [0.05, 0.9])
+def test_a_stream_that_breaks_off_ends_there(end, tmp_path):
+    """A lane that starts anew: its newest steps become ends with their true successors, wherever the rows are; n steps stop there."""
+    host, mapped = Host(UNIFORM), Mapped(UNIFORM, str(tmp_path / "replay"), 9_000)
+    states = [init(UNIFORM), init(host), init(mapped)]
+    add, interrupt, sample = jax.jit(UNIFORM.add), jax.jit(UNIFORM.interrupt), jax.jit(UNIFORM.sample)
+    states = [interrupt(states[0], 0), host.interrupt(states[1], 0), mapped.interrupt(states[2], 0)]  # empty: nothing happens
+    count, cut = [0, 0], {5: 0, 9: 1, 10: 0, 14: 0}
+    broken = set()
+    for i in range(20):
+        lane = i % 2
+        states = [b(s, lane, CHUNKS[lane, count[lane], end]) for b, s in zip((add, host.add, mapped.add), states, strict=True)]
+        count[lane] += 1
+        if i in cut:
+            broken.add((cut[i], count[cut[i]] * STEPS - 1))
+            states = [b(s, cut[i]) for b, s in zip((interrupt, host.interrupt, mapped.interrupt), states, strict=True)]
+    drawn = [b(s, jax.random.key(0))[1] for b, s in zip((sample, host.sample, mapped.sample), states, strict=True)]
+    for other in drawn[1:]:
+        jax.tree.map(np.testing.assert_array_equal, drawn[0], other)
+    batch, ends = jax.tree.map(np.asarray, drawn[0].batch), 0
+    for place in range(64):
+        lane, step, env, _ = address(batch.obs[place])
+        stop = step if (lane, step) in broken or last_of(lane, step, env, end) or step + 1 == count[lane] * STEPS else step + 1
+        over = last_of(lane, stop, env, end)
+        ends += (lane, stop) in broken
+        np.testing.assert_array_equal(batch.next_obs[place], picture(lane, stop + (not over), env, int(over)))
+        assert bool(batch.last[place]) == (over or (lane, stop) in broken)
+        assert batch.alive[place] == CHUNKS[lane, stop // STEPS, end].alive[stop % STEPS, env] * 0.5 ** (stop - step)
+    assert ends > 2
 
 
 def test_memory_is_nearly_halved():
