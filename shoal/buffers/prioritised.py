@@ -56,15 +56,16 @@ class Prioritised(Uniform):
         shape, wait = form.ring, max(self.length, 1) - 1
         num = shape.steps * shape.envs
 
-        def fill(levels: sum_tree.Levels, slots: Array, value: Array) -> sum_tree.Levels:
-            return sum_tree.fill(levels, ring.row_at(shape, which, slots, jnp.int32(0)), num, value)
+        def fill(levels: sum_tree.Levels, lanes: Array, slots: Array, value: Array) -> sum_tree.Levels:
+            return sum_tree.fill(levels, ring.row_at(shape, lanes, slots, jnp.int32(0)), num, value)
 
         levels = priority.levels
-        for slots in () if gone is None else gone:
-            levels = fill(levels, jnp.where(slots < 0, slot, slots), jnp.zeros(()))
+        if gone is not None:
+            lanes, slots = jnp.broadcast_to(which, gone.shape), jnp.where(gone < 0, slot, gone)
+            levels = fill(levels, lanes.reshape(-1), slots.reshape(-1), jnp.zeros(()))
         if not wait:
-            return priority._replace(levels=fill(levels, slot, priority.largest))
-        levels = fill(levels, slot, jnp.zeros(()))
+            return priority._replace(levels=fill(levels, which, slot, priority.largest))
+        levels = fill(levels, which, slot, jnp.zeros(()))
         step = jnp.arange(shape.steps)
         opened = slot[:, None] - wait + step  # slots that the new chunk lets begin, where they are held
         held = (shape.steps + wait - 1 - step) < index.filled[which][:, None]

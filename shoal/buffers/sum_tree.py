@@ -52,11 +52,11 @@ def write(levels: Levels, row: Array, value: Array, keep: Array | bool = True) -
 
 
 def fill(levels: Levels, first: Array, num: int, value: Array) -> Levels:
-    """Set the ``num`` rows from each of ``first`` [K] on to ``value`` []; the ranges do not overlap."""
+    """Set the ``num`` rows from each of ``first`` [K] on to ``value`` []."""
     if first.shape[0] == 1:
         return _fill_one(levels, first[0], num, value)
     rows = (first[:, None] + jnp.arange(num, dtype=jnp.int32)).reshape(-1)
-    leaves = levels[0].at[rows].set(value, mode="promise_in_bounds", unique_indices=True)
+    leaves = levels[0].at[rows].set(value, mode="promise_in_bounds")
     node = first[:, None] // ARITY + jnp.arange(_touched(num), dtype=jnp.int32)
     return _settle((leaves, *levels[1:]), jnp.minimum(node, leaves.shape[0] // ARITY - 1).reshape(-1))
 

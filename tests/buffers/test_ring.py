@@ -59,7 +59,7 @@ def test_a_ring_of_one_chunk_counts_on():
 def test_draws_are_uniform_over_unequal_lanes(span):
     adds = [0] * 4 + [1] + [2] * 2
     index, (rows, count) = after(adds), held(adds)
-    drawn = np.asarray(ring.draw(SHAPE, index, jax.random.key(1), 60_000, span))
+    drawn = np.asarray(jax.jit(ring.draw, static_argnums=(0, 3, 4))(SHAPE, index, jax.random.key(1), 60_000, span))
     possible = sorted(row for row, (lane, step, _) in rows.items() if step + span <= count[lane])
     assert set(drawn.tolist()) == set(possible)
     counts = np.array([(drawn == row).sum() for row in possible])
@@ -70,8 +70,9 @@ def test_windows_stop_at_the_newest_step():
     adds = [0] * 5 + [1] + [2] * 3
     index, (rows, count) = after(adds), held(adds)
     start = jnp.asarray(sorted(rows), jnp.int32)
-    window, exists = ring.window(SHAPE, index, start, 5)
-    left = ring.age(SHAPE, index, start)
+    window, exists = jax.jit(ring.window, static_argnums=(0, 3))(SHAPE, index, start, 5)
+    left = jax.jit(ring.age, static_argnums=0)(SHAPE, index, start)
+    window, exists, left = (np.asarray(x) for x in (window, exists, left))
     for place, row in enumerate(sorted(rows)):
         lane, step, env = rows[row]
         assert int(left[place]) == count[lane] - 1 - step
