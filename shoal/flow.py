@@ -16,6 +16,15 @@ def version_for(iteration: int, lag: int) -> int:
     return max(0, iteration - lag)
 
 
+def due(credit: Array, steps: int, updates: int, every: int, ready: Array) -> tuple[Array, Array]:
+    """How many updates are due once ``steps`` more are there, ``updates`` for ``every`` of them, and what is left over.
+
+    In integers that do not grow: over a run this is ⌊steps · updates / every⌋ less what was done, counted from when there was enough.
+    """
+    total = jnp.where(ready, credit + steps * updates, 0)
+    return total // every, total % every
+
+
 class Tally(NamedTuple):
     """The returns of the last episodes, oldest overwritten first."""
 

@@ -10,17 +10,62 @@ import jax.numpy as jnp
 
 from shoal import flow, lane, rng
 from shoal.specs import EnvSpec
-from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Metrics, Params
-from shoal.types import ParamSink, ParamSource, Role, Tree
+from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Memory, Metrics, Params
+from shoal.types import ParamSink, ParamSource, Role, Transition, Tree
 
 
-def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics]:
+class Desk(NamedTuple):
+    """What the learning side keeps between two iterations."""
+
+    learner: Tree
+    buffer: Tree
+    credit: Array  # [] int32: environment steps, times updates, that no update was due for yet
+
+
+def clear_desk(algorithm: Algorithm, spec: EnvSpec, root: Key, num_lanes: int, lane_envs: int) -> Desk:
+    """A learner that has learned nothing, and an empty buffer."""
+    learner = algorithm.init(spec, rng.key(root, rng.Stream.INIT))
+    buffer = algorithm.buffer(spec).init(spec, num_lanes * lane_envs, num_lanes, algorithm.num_steps)
+    return Desk(learner, buffer, jnp.zeros((), jnp.int32))
+
+
+def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, memory: Memory, behaviour: Params, root: Key,
+          iteration: Array) -> tuple[Desk, Metrics]:
+    """Put an iteration's chunks [T, B, ...] into the buffer and do all updates that are due: one, or as many as the buffer's pace says."""
+    buffer, rows = algorithm.buffer(spec), algorithm.num_steps * data.last.shape[1]
+    held, (updates, every) = buffer.add(desk.buffer, None, data), buffer.pace(rows)
+    learn_key, draw_key = (rng.key(root, stream, iteration) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
+
+    def one(learner: Tree, held: Tree, learn_key: Key, draw_key: Key) -> tuple[Tree, Tree, Metrics]:
+        held, sample = buffer.sample(held, draw_key)
+        batch = Batch(sample.batch, memory, behaviour, every / updates, sample.weight)
+        learner, metrics, priorities = learn(algorithm, learner, batch, learn_key)
+        return learner, held if priorities is None else buffer.update(held, sample.ticket, priorities), metrics
+
+    if (updates, every) == (1, rows) and desk.buffer == ():  # held for this one update only
+        learner, held, metrics = one(desk.learner, held, learn_key, draw_key)
+        return Desk(learner, held, desk.credit), metrics
+    due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
+
+    def step(i: Array, loop: Any) -> Any:
+        learner, held, sums = loop
+        learner, held, metrics = one(learner, held, *(jax.random.fold_in(key, i) for key in (learn_key, draw_key)))
+        return learner, held, jax.tree.map(jnp.add, sums, metrics)
+
+    like = jax.eval_shape(one, desk.learner, held, learn_key, draw_key)[2]
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like)
+    learner, held, sums = jax.lax.fori_loop(0, due, step, (desk.learner, held, zero))
+    metrics = {name: jnp.where(due > 0, x / due, jnp.nan) for name, x in sums.items()}
+    return Desk(learner, held, credit), metrics | {"refused": sums["refused"], "gradient_steps": due.astype(jnp.float32)}
+
+
+def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
     """One update, refused whole if it would leave anything that is not a finite number in the state."""
     updated = algorithm.update(state, batch, key)
     leaves = [x for x in jax.tree.leaves(updated.state) if jnp.issubdtype(x.dtype, jnp.inexact)]
     finite = jnp.isfinite(jnp.concatenate([x.reshape(-1) for x in leaves])).all()  # in one pass
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated.state, state)
-    return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}
+    return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities
 
 
 # --- fused: environment and learner in one program -------------------------------------------------------------------
@@ -29,7 +74,7 @@ def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tr
 class Carry(NamedTuple):
     """Everything a run is, between two iterations."""
 
-    learner: Tree
+    desk: Desk
     lanes: LaneState  # [B, ...], in lane order
     tally: flow.Tally
     iteration: Array  # [] int32
@@ -56,8 +101,8 @@ def begin(algorithm: Algorithm, env: Env, root: Key, num_lanes: int, lane_envs: 
     """A run before its first iteration."""
     lanes = jax.vmap(lambda i: lane.start(algorithm, env, root, i, lane_envs))(jnp.arange(num_lanes))
     lanes = jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:]), lanes)
-    learner = algorithm.init(env.spec, rng.key(root, rng.Stream.INIT))
-    return Carry(learner, lanes, flow.init_tally(), jnp.zeros((), jnp.int32))
+    desk = clear_desk(algorithm, env.spec, root, num_lanes, lane_envs)
+    return Carry(desk, lanes, flow.init_tally(), jnp.zeros((), jnp.int32))
 
 
 def iterate(algorithm: Algorithm, env: Env, root: Key, carry: Carry, role: Role, num_lanes: int
@@ -65,17 +110,12 @@ def iterate(algorithm: Algorithm, env: Env, root: Key, carry: Carry, role: Role,
     """Collect one chunk from every lane and learn from it."""
     size = carry.lanes.lengths.shape[0] // num_lanes
     draws = jax.vmap(lambda i: lane.draw(algorithm, env, root, i, carry.iteration, size))(jnp.arange(num_lanes))
-    params = algorithm.policy(carry.learner)
+    params = algorithm.policy(carry.desk.learner)
     memory = carry.lanes.memory
     lanes, data, episodes = lane.rollout(algorithm, env, params, carry.lanes, lane.side_by_side(draws), role)
-    buffer = algorithm.buffer(env.spec)
-    key = rng.key(root, rng.Stream.LEARN, carry.iteration)
-    held = buffer.add(buffer.init(env.spec, num_lanes * size), 0, data)
-    _, sample = buffer.sample(held, key)
-    batch = Batch(sample.batch, memory, params, algorithm.num_steps * num_lanes * size)
-    learner, metrics = learn(algorithm, carry.learner, batch, key)
+    desk, metrics = study(algorithm, env.spec, carry.desk, data, memory, params, root, carry.iteration)
     tally, count = flow.count(carry.tally, episodes)
-    return Carry(learner, lanes, tally, carry.iteration + 1), metrics, count, episodes
+    return Carry(desk, lanes, tally, carry.iteration + 1), metrics, count, episodes
 
 
 def fuse(num_lanes: int, capacity: int, stream_episodes: bool) -> Callable[..., tuple[Carry, Record]]:

@@ -24,6 +24,7 @@ class Stream(IntEnum):
     EVAL_ACT = 4
     EVAL_ENV = 5
     RESET = 6
+    SAMPLE = 7
 
 
 def root(seed: int) -> jax.Array:

@@ -118,7 +118,8 @@ class Batch(NamedTuple):
     data: Transition
     memory: Memory  # policy memory before the first step
     behaviour: Params  # the policy that made ``data``: log-probabilities are recomputed from it, not shipped
-    steps: int  # environment steps it took: what schedules count
+    steps: float  # environment steps for one update: what schedules count
+    weight: Array = 1.0  # [B] how much each row counts, where they were not drawn alike
 
 
 class Role(NamedTuple):
@@ -192,13 +193,14 @@ class Gradient(Protocol):
 
 
 class Buffer(Protocol):
-    """A pure index over rows in a store."""
+    """A pure index over rows in a store. ``add`` takes one lane's chunk, or every lane's side by side where ``lane`` is None."""
 
-    def init(self, spec: EnvSpec, num_envs: int) -> Tree: ...
+    def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> Tree: ...
     def add(self, state: Tree, lane: Any, data: Any) -> Tree: ...
     def sample(self, state: Tree, key: Key) -> tuple[Tree, Sample]: ...
-    def update(self, state: Tree, ticket: Array, priorities: Array) -> Tree: ...
+    def update(self, state: Tree, ticket: Any, priorities: Array) -> Tree: ...
     def ready(self, state: Tree) -> Array: ...
+    def pace(self, rows: int) -> tuple[int, int]: ...  # updates, and the environment steps they are for; ``rows``: of an iteration
 
 
 class Limits(NamedTuple):

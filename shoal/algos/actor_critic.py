@@ -190,7 +190,7 @@ class ActorCritic:
         dist = params.dist(params.features(obs), nets.mask_of(obs))
         return Acted(dist.sample(noise, 1.0 - role.greedy), memory, ())
 
-    def scheduled(self, state: State, steps: int) -> tuple[Array, Array, Array]:
+    def scheduled(self, state: State, steps: float) -> tuple[Array, Array, Array]:
         """How far the run is, the learning rate, and the weight of the entropy, as of now."""
         done = state.updates * (steps / self.horizon)
         rate = self.learning_rate * schedules.factor(self.learning_rate_schedule, done)

@@ -12,7 +12,7 @@ from shoal.types import Array, Key, Sample, Transition, pytree
 class Rollout:
     """One iteration's data, [T, B, ...]; empty between iterations, so a cut stores nothing of it."""
 
-    def init(self, spec: object, num_envs: int) -> tuple:
+    def init(self, spec: object, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: object = ()) -> tuple:
         return ()
 
     def add(self, state: tuple, lane: Array, data: Transition) -> tuple:
@@ -31,5 +31,9 @@ class Rollout:
 
     def ready(self, state: tuple) -> Array:
         return jnp.asarray(state != ())
+
+    def pace(self, rows: int) -> tuple[int, int]:
+        """One update for an iteration."""
+        return 1, rows
 
 

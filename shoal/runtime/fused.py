@@ -86,13 +86,14 @@ class Fused:
 
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the learner, for acting."""
-        self._carry = self._carry._replace(learner=filled(self._carry.learner, tensors, "run.learner"))
+        desk = self._carry.desk
+        self._carry = self._carry._replace(desk=desk._replace(learner=filled(desk.learner, tensors, "run.desk.learner")))
 
     def learner(self) -> dict[str, np.ndarray]:
-        return named(self._carry.learner, "learner")
+        return named(self._carry.desk.learner, "learner")
 
     def policy(self) -> Params:
-        return self.algorithm.policy(self._carry.learner)
+        return self.algorithm.policy(self._carry.desk.learner)
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
         return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)

@@ -22,7 +22,7 @@ from shoal.loops import Scores
 from shoal.runtime.cut import ends, filled, named, on_device, watch
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
-from shoal.types import Algorithm, Batch, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
+from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
 
 class Queue:
@@ -58,11 +58,11 @@ class Shelf:
 
 
 class LearnerState(NamedTuple):
-    learner: Tree
+    desk: loops.Desk
     tally: flow.Tally
 
 
-_init = jax.jit(lambda algorithm, spec, key: algorithm.init(spec, key), static_argnums=1)
+_clear = jax.jit(loops.clear_desk, static_argnums=(1, 3, 4))
 _policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
 _start = jax.jit(lane.start, static_argnums=4)
 _draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
@@ -73,14 +73,9 @@ _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key
 def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: Tree, episodes: Episodes, behaviour: Params,
            root: Any, iteration: Any, spec: EnvSpec) -> Any:
     """One iteration's learning, compiled as a whole: state, next policy, metrics, count."""
-    key = rng.key(root, rng.Stream.LEARN, iteration)
-    buffer = algorithm.buffer(spec)
-    shape = episodes.ended.shape
-    _, sample = buffer.sample(buffer.add(buffer.init(spec, shape[1]), 0, data), key)
-    batch = Batch(sample.batch, memory, behaviour, shape[0] * shape[1])
-    learner, metrics = loops.learn(algorithm, state.learner, batch, key)
+    desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, behaviour, root, iteration)
     tally, count = flow.count(state.tally, episodes)
-    return LearnerState(learner, tally), algorithm.policy(learner), metrics, count
+    return LearnerState(desk, tally), algorithm.policy(desk.learner), metrics, count
 
 
 @jax.jit
@@ -136,9 +131,9 @@ class Ported:
             probe: Any = self._make()
             self.spec, self._vector = probe.spec, probe if isinstance(probe, GymVector) else None
             probe.close()
-        learner = _init(self.algorithm, self.spec, rng.key(self.root, rng.Stream.INIT))
-        self._state = LearnerState(learner, flow.init_tally())
-        self._params.versions = {0: _policy(self.algorithm, learner)}
+        desk = _clear(self.algorithm, self.spec, self.root, self.num_lanes, self._lane_envs)
+        self._state = LearnerState(desk, flow.init_tally())
+        self._params.versions = {0: _policy(self.algorithm, desk.learner)}
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
         self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
@@ -205,7 +200,7 @@ class Ported:
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
         self._state = filled(self._state, tensors, "run")
         self._refused, self._iteration = int(tensors["refused"]), int(tensors["iteration"])
-        newest = _policy(self.algorithm, self._state.learner)
+        newest = _policy(self.algorithm, self._state.desk.learner)
         self._params.versions = {self._iteration: newest}
         for version in range(max(0, self._iteration - self._lag), self._iteration):
             self._params.versions[version] = filled(newest, tensors, f"version{version}")
@@ -219,11 +214,12 @@ class Ported:
 
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the learner, for acting."""
-        self._state = self._state._replace(learner=filled(self._state.learner, tensors, "run.learner"))
-        self._params.versions = {self._iteration: _policy(self.algorithm, self._state.learner)}
+        learner = filled(self._state.desk.learner, tensors, "run.desk.learner")
+        self._state = self._state._replace(desk=self._state.desk._replace(learner=learner))
+        self._params.versions = {self._iteration: _policy(self.algorithm, self._state.desk.learner)}
 
     def learner(self) -> dict[str, np.ndarray]:
-        return named(self._state.learner, "learner")
+        return named(self._state.desk.learner, "learner")
 
     def policy(self) -> Params:
         return self._params.versions[self._iteration]

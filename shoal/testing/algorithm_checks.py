@@ -97,7 +97,7 @@ def _collect(algorithm: Algorithm, env: Env, state: Tree, root: Key, role: Role)
 
 @jax.jit
 def _learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> Any:
-    learner, metrics = loops.learn(algorithm, state, batch, key)
+    learner, metrics, _ = loops.learn(algorithm, state, batch, key)
     return learner, algorithm.policy(learner), metrics
 
 

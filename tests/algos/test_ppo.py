@@ -181,7 +181,7 @@ def test_masked_actions_are_never_chosen_and_never_reinforced():
     small = {name: x[:64].reshape(8, 8, -1) for name, x in obs.items()}
     data = Transition(small, sampled[:64].reshape(8, 8), np.ones((8, 8), np.float32), np.zeros((8, 8), np.float32), small,
                       np.ones((8, 8), bool), np.ones((8, 8), np.float32), ())
-    after, metrics = learn(BASE, learner, Batch(data, (), params, 64), KEY)
+    after, metrics, _ = learn(BASE, learner, Batch(data, (), params, 64), KEY)
     assert float(metrics["refused"]) == 0 and moved(after.actor, learner.actor) > 1e-4
 
 
@@ -213,10 +213,10 @@ def test_an_update_that_would_spoil_the_state_is_refused(state, field, value):
     batch = make_batch(state, last=np.zeros((8, 8), bool), alive=np.ones((8, 8), np.float32))
     spoilt = getattr(batch.data, field).copy()
     spoilt[3, 5] = value
-    kept, metrics = learn(BASE, state, batch._replace(data=batch.data._replace(**{field: spoilt})), KEY)
+    kept, metrics, _ = learn(BASE, state, batch._replace(data=batch.data._replace(**{field: spoilt})), KEY)
     assert float(metrics["refused"]) == 1
     assert_same_bits(kept, state)
-    after, metrics = learn(BASE, state, batch, KEY)
+    after, metrics, _ = learn(BASE, state, batch, KEY)
     assert float(metrics["refused"]) == 0 and moved(after.actor, state.actor) > 1e-4 and int(after.updates) == 1
 
 
