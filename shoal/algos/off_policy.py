@@ -1,0 +1,126 @@
+"""What algorithms that learn from memory share: a replay buffer, target networks, their settings and schedules."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from shoal import nets, optim
+from shoal.buffers.prioritised import Prioritised
+from shoal.buffers.uniform import Uniform
+from shoal.ops import schedules
+from shoal.specs import EnvSpec
+from shoal.types import Array, Memory, Params, Tree, pytree
+
+
+@pytree
+class OffPolicy:
+    """Settings and functions of every algorithm that learns from a replay buffer."""
+
+    num_steps: int = 1
+    """Steps each environment takes per iteration."""
+    capacity: int = 100_000
+    """Transitions kept for replay, over all environments."""
+    start_size: int = 1_000
+    """Transitions before the first update."""
+    batch_size: int = 128
+    """Transitions per update."""
+    updates: int = 1
+    """Updates for every ``update_every`` environment steps."""
+    update_every: int = 1
+    """Environment steps, over all environments, for every ``updates`` updates."""
+    n_step: int = 1
+    """Steps of reward before the bootstrap."""
+    prioritised: bool = False
+    """Replay what was learned most from more often."""
+    priority_alpha: float = 0.6
+    """prioritised: how much priorities count; 0 is uniform."""
+    priority_beta: float = 0.4
+    """prioritised: share of the bias that weights take back at first; it rises to 1 over the horizon."""
+    learning_rate: float = 1e-3
+    """Step size of the optimiser, before its schedule."""
+    learning_rate_schedule: str = "constant"
+    """How the step size changes up to the horizon: constant, linear, cosine or exponential."""
+    horizon: float = float("inf")
+    """Environment steps over which schedules run; the budget where it is not given."""
+    discount: float = 0.99
+    """How much a reward one step later counts."""
+    max_grad_norm: float = float("inf")
+    """Gradients are scaled down to this global norm; inf for none."""
+    net: str = "auto"
+    """Network, by registered name. auto: cnn for images, else mlp."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Units in each hidden layer."""
+    activation: str = "relu"
+    """tanh, relu, elu, gelu, silu or identity."""
+    init_scheme: str = "he"
+    """Initial weights: orthogonal, xavier, he or lecun."""
+    channels: tuple[int, ...] = (16, 32)
+    """cnn: channels of each convolution."""
+    kernels: tuple[int, ...] = (3, 3)
+    """cnn: width of each convolution."""
+    strides: tuple[int, ...] = (2, 2)
+    """cnn: stride of each convolution."""
+    optimiser: str = "adam"
+    """adam, adamw, sgd or rmsprop."""
+    epsilon: float = 1e-8
+    """The optimiser's guard against division by zero."""
+    l2: float = 0.0
+    """Weight decay."""
+
+    RANGES: ClassVar[dict] = {
+        "num_steps": (1, 1_000_000), "capacity": (1, 2**31 - 1), "start_size": (1, 2**31 - 1), "batch_size": (1, 2**20),
+        "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),
+        "priority_beta": (0, 1), "learning_rate": (0, 1e3), "horizon": (0, float("inf")), "discount": (0, 1),
+        "max_grad_norm": (0, float("inf")), "hidden": (1, 100_000), "channels": (1, 10_000), "kernels": (1, 1_000),
+        "strides": (1, 1_000), "epsilon": (0, 1), "l2": (0, 1e3),
+    }
+    CHOICES: ClassVar[dict] = {
+        "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
+        "activation": ("tanh", "relu", "elu", "gelu", "silu", "identity"),
+        "init_scheme": ("orthogonal", "xavier", "he", "lecun"),
+        "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
+    }
+
+    def buffer(self, spec: EnvSpec) -> Uniform:
+        plain: dict[str, Any] = {"capacity": self.capacity, "batch_size": self.batch_size, "start": self.start_size, "n_step": self.n_step,
+                 "updates": self.updates, "every": self.update_every, "discount": self.discount}
+        if not self.prioritised:
+            return Uniform(**plain)
+        rising: Any = jnp.maximum((self.horizon - self.start_size) * self.updates / self.update_every, 1.0)
+        return Prioritised(**plain, alpha=self.priority_alpha, beta=self.priority_beta, beta_updates=rising)
+
+    def memory(self, spec: EnvSpec, batch: int) -> Memory:
+        return ()
+
+    def net_options(self, spec: EnvSpec) -> dict[str, Any]:
+        """What networks of this algorithm are made with, besides sizes and key."""
+        return {"hidden": self.hidden, "activation": self.activation, "init": self.init_scheme, "shape": nets.image_shape(spec.obs),
+                "channels": self.channels, "kernels": self.kernels, "strides": self.strides}
+
+    def net_name(self, spec: EnvSpec) -> str:
+        return nets.suited(spec.obs) if self.net == "auto" else self.net
+
+    def done(self, count: Array, steps: float) -> Array:
+        """The share of the horizon that lies behind after ``count`` updates, one for every ``steps`` environment steps."""
+        return (self.start_size + count * steps) / self.horizon
+
+    def rate(self, count: Array, steps: float) -> Array:
+        return self.learning_rate * schedules.factor(self.learning_rate_schedule, self.done(count, steps))
+
+    def step(self, params: Params, grads: Params, optimiser: Tree, rate: Array) -> tuple[Params, Tree]:
+        """New weights and optimiser state after one step down ``grads``."""
+        return optim.step(self.optimiser, params, grads, optimiser, learning_rate=rate, max_grad_norm=self.max_grad_norm, l2=self.l2,
+                          epsilon=self.epsilon)
+
+
+def mixed(target: Tree, new: Tree, share: Array) -> Tree:
+    """Target weights moved by ``share`` towards the new ones; 1 copies them. Lillicrap et al. (2016), section 3."""
+    return jax.tree.map(lambda old, now: (1.0 - share) * old + share * now, target, new)
+
+
+def pulled(target: Tree, new: Tree, share: Array, count: Array, every: int) -> Tree:
+    """``mixed``, at every ``every``-th update only."""
+    return mixed(target, new, jnp.where(count % every == 0, share, 0.0))
