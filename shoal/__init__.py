@@ -14,7 +14,10 @@ from shoal.registry import register
 if TYPE_CHECKING:
     from shoal.algos import team
     from shoal.algos.a2c import A2C
+    from shoal.algos.dqn import DQN
+    from shoal.algos.linear_q import LinearQ
     from shoal.algos.ppo import PPO
+    from shoal.algos.qr_dqn import QRDQN
     from shoal.algos.recurrent_ppo import RecurrentPPO
     from shoal.algos.reinforce import REINFORCE
     from shoal.api import evaluate, load, resume, train
@@ -29,13 +32,14 @@ __version__ = "0.1.0"
 _LAZY = {
     "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo",
     "A2C": "shoal.algos.a2c", "REINFORCE": "shoal.algos.reinforce", "RecurrentPPO": "shoal.algos.recurrent_ppo",
+    "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "Local": "shoal.runtime.local",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["A2C", "PPO", "REINFORCE", "Callback", "Local", "MainLoop", "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make",
-           "register", "resume", "team", "train"]
+__all__ = ["A2C", "DQN", "PPO", "QRDQN", "REINFORCE", "Callback", "LinearQ", "Local", "MainLoop", "RecurrentPPO", "errors", "evaluate",
+           "gym_view", "load", "make", "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -97,11 +97,12 @@ def _describe_class(tree: ast.ClassDef) -> Described:
     return Described(found, bounds["RANGES"], bounds["CHOICES"], summary)
 
 
-def _bases(tree: ast.Module, node: ast.ClassDef) -> list[str]:
+def _bases(tree: ast.Module, node: ast.ClassDef, module: str) -> list[str]:
     """``module:Class`` of the classes that a class extends, where the package itself has them."""
     names = {base.id for base in node.bases if isinstance(base, ast.Name)}
     lines = [line for line in tree.body if isinstance(line, ast.ImportFrom) and (line.module or "").startswith("shoal.")]
-    return [f"{line.module}:{item.name}" for line in lines for item in line.names if item.name in names]
+    beside = [f"{module}:{other.name}" for other in tree.body if isinstance(other, ast.ClassDef) and other.name in names]
+    return [f"{line.module}:{item.name}" for line in lines for item in line.names if item.name in names] + beside
 
 
 def _extend(base: Described, more: Described) -> Described:
@@ -124,7 +125,8 @@ def _describe_source(target: str) -> Described:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == attribute:
-                return functools.reduce(_extend, [_describe_source(base) for base in _bases(tree, node)] + [_describe_class(node)])
+                bases = [_describe_source(base) for base in _bases(tree, node, module)]
+                return functools.reduce(_extend, [*bases, _describe_class(node)])
     raise MissingError(f"{target} is not part of this installation")
 
 

@@ -16,8 +16,8 @@ from shoal.types import Array, Memory, Params, Tree, pytree
 
 
 @pytree
-class OffPolicy:
-    """Settings and functions of every algorithm that learns from a replay buffer."""
+class Replay:
+    """Settings and functions of every algorithm that learns from a replay buffer, whatever its function of observations is."""
 
     num_steps: int = 1
     """Steps each environment takes per iteration."""
@@ -49,20 +49,6 @@ class OffPolicy:
     """How much a reward one step later counts."""
     max_grad_norm: float = float("inf")
     """Gradients are scaled down to this global norm; inf for none."""
-    net: str = "auto"
-    """Network, by registered name. auto: cnn for images, else mlp."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Units in each hidden layer."""
-    activation: str = "relu"
-    """tanh, relu, elu, gelu, silu or identity."""
-    init_scheme: str = "he"
-    """Initial weights: orthogonal, xavier, he or lecun."""
-    channels: tuple[int, ...] = (16, 32)
-    """cnn: channels of each convolution."""
-    kernels: tuple[int, ...] = (3, 3)
-    """cnn: width of each convolution."""
-    strides: tuple[int, ...] = (2, 2)
-    """cnn: stride of each convolution."""
     optimiser: str = "adam"
     """adam, adamw, sgd or rmsprop."""
     epsilon: float = 1e-8
@@ -74,13 +60,10 @@ class OffPolicy:
         "num_steps": (1, 1_000_000), "capacity": (1, 2**31 - 1), "start_size": (1, 2**31 - 1), "batch_size": (1, 2**20),
         "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),
         "priority_beta": (0, 1), "learning_rate": (0, 1e3), "horizon": (0, float("inf")), "discount": (0, 1),
-        "max_grad_norm": (0, float("inf")), "hidden": (1, 100_000), "channels": (1, 10_000), "kernels": (1, 1_000),
-        "strides": (1, 1_000), "epsilon": (0, 1), "l2": (0, 1e3),
+        "max_grad_norm": (0, float("inf")), "epsilon": (0, 1), "l2": (0, 1e3),
     }
     CHOICES: ClassVar[dict] = {
         "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
-        "activation": ("tanh", "relu", "elu", "gelu", "silu", "identity"),
-        "init_scheme": ("orthogonal", "xavier", "he", "lecun"),
         "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
     }
 
@@ -95,14 +78,6 @@ class OffPolicy:
     def memory(self, spec: EnvSpec, batch: int) -> Memory:
         return ()
 
-    def net_options(self, spec: EnvSpec) -> dict[str, Any]:
-        """What networks of this algorithm are made with, besides sizes and key."""
-        return {"hidden": self.hidden, "activation": self.activation, "init": self.init_scheme, "shape": nets.image_shape(spec.obs),
-                "channels": self.channels, "kernels": self.kernels, "strides": self.strides}
-
-    def net_name(self, spec: EnvSpec) -> str:
-        return nets.suited(spec.obs) if self.net == "auto" else self.net
-
     def done(self, count: Array, steps: float) -> Array:
         """The share of the horizon that lies behind after ``count`` updates, one for every ``steps`` environment steps."""
         return (self.start_size + count * steps) / self.horizon
@@ -114,6 +89,40 @@ class OffPolicy:
         """New weights and optimiser state after one step down ``grads``."""
         return optim.step(self.optimiser, params, grads, optimiser, learning_rate=rate, max_grad_norm=self.max_grad_norm, l2=self.l2,
                           epsilon=self.epsilon)
+
+
+@pytree
+class OffPolicy(Replay):
+    """Settings and functions of those among them that learn networks."""
+
+    net: str = "auto"
+    """Network, by registered name. auto: cnn for images, else mlp."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Units in each hidden layer."""
+    activation: str = "relu"
+    """tanh, relu, elu, gelu, silu or identity."""
+    init_scheme: str = "he"
+    """Initial weights: orthogonal, xavier, he or lecun."""
+    channels: tuple[int, ...] = (16, 32)
+    """cnn: channels of each convolution."""
+    kernels: tuple[int, ...] = (3, 3)
+    """cnn: width of each convolution."""
+    strides: tuple[int, ...] = (2, 2)
+    """cnn: stride of each convolution."""
+
+    RANGES: ClassVar[dict] = {"hidden": (1, 100_000), "channels": (1, 10_000), "kernels": (1, 1_000), "strides": (1, 1_000)}
+    CHOICES: ClassVar[dict] = {
+        "activation": ("tanh", "relu", "elu", "gelu", "silu", "identity"),
+        "init_scheme": ("orthogonal", "xavier", "he", "lecun"),
+    }
+
+    def net_options(self, spec: EnvSpec) -> dict[str, Any]:
+        """What networks of this algorithm are made with, besides sizes and key."""
+        return {"hidden": self.hidden, "activation": self.activation, "init": self.init_scheme, "shape": nets.image_shape(spec.obs),
+                "channels": self.channels, "kernels": self.kernels, "strides": self.strides}
+
+    def net_name(self, spec: EnvSpec) -> str:
+        return nets.suited(spec.obs) if self.net == "auto" else self.net
 
 
 def mixed(target: Tree, new: Tree, share: Array) -> Tree:

@@ -98,7 +98,7 @@ def _solve_fused(task: _Task) -> Solved:
 
         start = loops.begin(algorithm, env, root, num_lanes, task.lane_envs)
         end = jax.lax.fori_loop(0, task.iterations, iterate, start)
-        return _ask(algorithm, env, end.learner, obs, task.value_fn)
+        return _ask(algorithm, env, end.desk.learner, obs, task.value_fn)
 
     over_seeds = jax.vmap(one, in_axes=(None, None, None, 0))
     solve = jax.jit(jax.vmap(over_seeds, in_axes=(None, 0, 0, None)))
