@@ -87,12 +87,15 @@ def check(task: Task) -> list[Finding]:
 
 @jax.jit
 def _collect(algorithm: Algorithm, env: Env, state: Tree, root: Key, role: Role) -> tuple[Batch, Tree]:
-    """One chunk of ``role``'s environments, as a batch to learn from, and the memory after it."""
+    """One chunk of ``role``'s environments, as the batch to learn from that its buffer makes of it, and the memory after it."""
     size = role.rank.shape[0]
     start = lane.start(algorithm, env, root, 0, size)
     params = algorithm.policy(state)
     after, data, _ = lane.rollout(algorithm, env, params, start, lane.draw(algorithm, env, root, 0, 0, size), role)
-    return Batch(data, start.memory, params, algorithm.num_steps * size), after.memory
+    buffer = algorithm.buffer(env.spec)
+    held = buffer.add(buffer.init(env.spec, size, 1, algorithm.num_steps), None, data)
+    _, sample = buffer.sample(held, rng.key(root, rng.Stream.SAMPLE))
+    return Batch(sample.batch, start.memory, params, algorithm.num_steps * size, sample.weight), after.memory
 
 
 @jax.jit
@@ -169,9 +172,9 @@ def _check_acting(algorithm: Algorithm, spec: EnvSpec, params: Params, size: int
 
 
 def _check_actions(spec: EnvSpec, actions: np.ndarray, log: Log) -> None:
-    """``actions`` [T, B, ...]. A policy without bounds of its own may answer any finite number: maps and environments clip."""
+    """``actions`` [..., actions]. A policy without bounds of its own may answer any finite number: maps and environments clip."""
     log.tried("action_space")
-    (leaf,) = of_spec(spec.action, actions.shape[:2])
+    (leaf,) = of_spec(spec.action, actions.shape[: actions.ndim - len(spec.action.shape)])
     for check, detail in faults(leaf, actions):
         if leaf.choice or check in ("shape", "finite"):
             log.fault("action_space", detail.replace("observation", "action"))

@@ -1,7 +1,7 @@
 """Train an algorithm on the probe environments and ask it what it learned; the same for every algorithm and path.
 
-Fused, all probes and seeds are one compiled program: the iterations are scanned, kinds and seeds vmapped. Ported, the engine of
-that name runs them one after the other; which probe it is, is data, so they share its compiled calls.
+Fused, all probes and seeds are one compiled program: the iterations are scanned, kinds and seeds vmapped, or in turn where there is
+replay. Ported, the engine of that name runs them one after the other; which probe it is, is data, so they share its compiled calls.
 """
 
 from __future__ import annotations
@@ -100,8 +100,17 @@ def _solve_fused(task: _Task) -> Solved:
         end = jax.lax.fori_loop(0, task.iterations, iterate, start)
         return _ask(algorithm, env, end.desk.learner, obs, task.value_fn)
 
-    over_seeds = jax.vmap(one, in_axes=(None, None, None, 0))
-    solve = jax.jit(jax.vmap(over_seeds, in_axes=(None, 0, 0, None)))
+    def side_by_side(algorithm: Algorithm, kinds: Array, queries: Array, roots: Array) -> Solved:
+        over_seeds = jax.vmap(one, in_axes=(None, None, None, 0))
+        return jax.vmap(over_seeds, in_axes=(None, 0, 0, None))(algorithm, kinds, queries, roots)
+
+    def in_turn(algorithm: Algorithm, kinds: Array, queries: Array, roots: Array) -> Solved:
+        return jax.lax.map(lambda of: jax.lax.map(lambda root: one(algorithm, *of, root), roots), (kinds, queries))
+
+    # side by side, every update would copy the replay buffers of all runs, since any of them might have none due
+    spec = task.env_fn(task.kinds[0]).spec
+    held = jax.eval_shape(lambda: task.algorithm.buffer(spec).init(spec, task.num_envs, num_lanes, task.algorithm.num_steps))
+    solve = jax.jit(in_turn if jax.tree.leaves(held) else side_by_side)
     return jax.device_get(solve(task.algorithm, task.kinds, task.queries, jnp.stack([rng.root(seed) for seed in task.seeds])))
 
 
