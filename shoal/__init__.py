@@ -14,12 +14,15 @@ from shoal.registry import register
 if TYPE_CHECKING:
     from shoal.algos import team
     from shoal.algos.a2c import A2C
+    from shoal.algos.ddpg import DDPG
     from shoal.algos.dqn import DQN
     from shoal.algos.linear_q import LinearQ
     from shoal.algos.ppo import PPO
     from shoal.algos.qr_dqn import QRDQN
     from shoal.algos.recurrent_ppo import RecurrentPPO
     from shoal.algos.reinforce import REINFORCE
+    from shoal.algos.sac import SAC
+    from shoal.algos.td3 import TD3
     from shoal.api import evaluate, load, resume, train
     from shoal.callbacks import Callback
     from shoal.envs import make
@@ -33,13 +36,14 @@ _LAZY = {
     "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo",
     "A2C": "shoal.algos.a2c", "REINFORCE": "shoal.algos.reinforce", "RecurrentPPO": "shoal.algos.recurrent_ppo",
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
+    "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
     "Local": "shoal.runtime.local",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["A2C", "DQN", "PPO", "QRDQN", "REINFORCE", "Callback", "LinearQ", "Local", "MainLoop", "RecurrentPPO", "errors", "evaluate",
-           "gym_view", "load", "make", "register", "resume", "team", "train"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop", "RecurrentPPO",
+           "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,13 +6,15 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import nets, optim
 from shoal.buffers.prioritised import Prioritised
 from shoal.buffers.uniform import Uniform
-from shoal.ops import schedules
-from shoal.specs import EnvSpec
-from shoal.types import Array, Memory, Params, Tree, pytree
+from shoal.errors import ConfigError
+from shoal.ops import blocks, schedules
+from shoal.specs import Box, EnvSpec
+from shoal.types import Array, Memory, Params, Transition, Tree, pytree
 
 
 @pytree
@@ -133,3 +135,41 @@ def mixed(target: Tree, new: Tree, share: Array) -> Tree:
 def pulled(target: Tree, new: Tree, share: Array, count: Array, every: int) -> Tree:
     """``mixed``, at every ``every``-th update only."""
     return mixed(target, new, jnp.where(count % every == 0, share, 0.0))
+
+
+def flat(data: Transition) -> Transition:
+    """A batch's rows along one axis, [R, ...]."""
+    return jax.tree.map(lambda x: x.reshape((-1,) + x.shape[data.reward.ndim:]), data)
+
+
+def shares(data: Transition) -> Array:
+    """How much each row [R] counts in a mean over the batch."""
+    return data.valid / jnp.maximum(blocks.total(data.valid), 1.0)
+
+
+# bounded actions: a policy answers in [-1, 1], [..., D], whatever the box ---------------------------------------------
+
+
+def check_bounded(name: str, spec: EnvSpec) -> Box:
+    """The action space of an algorithm whose actions must have bounds."""
+    if not isinstance(spec.action, Box) or not spec.action.bounded:
+        raise ConfigError(f"env {spec.name!r}: {name} expects actions that are real numbers between bounds, got {spec.action}")
+    return spec.action
+
+
+def _scale(space: Box) -> tuple[Any, Any]:
+    low, high = space.bounds()
+    return 0.5 * (low + high), 0.5 * (high - low)
+
+
+def to_box(space: Box, action: Array) -> Array:
+    """[..., D] in [-1, 1] as an action of ``space``."""
+    middle, half = _scale(space)
+    return middle + half * action.reshape((*action.shape[:-1], *space.shape))
+
+
+def from_box(space: Box, action: Array) -> Array:
+    """The inverse of ``to_box``; a dimension without room is 0."""
+    middle, half = _scale(space)
+    inside = (action - middle) / np.where(half > 0, half, 1.0)
+    return inside.reshape((*action.shape[:action.ndim - len(space.shape)], -1))

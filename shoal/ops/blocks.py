@@ -48,13 +48,24 @@ def map_rows(fn: Callable[[Tree], Tree], rows: Tree) -> Tree:
 
 def sum_rows(fn: Callable[[Tree], Tree], rows: Tree) -> Any:
     """The sum of ``fn`` over all rows, where ``fn`` sums what it is given and rows of zeros add nothing."""
+    return sum_and_map(lambda rows: (fn(rows), ()), rows)[0]
+
+
+def sum_and_map(fn: Callable[[Tree], tuple[Tree, Tree]], rows: Tree) -> tuple[Any, Any]:
+    """``sum_rows`` and ``map_rows`` in one pass: ``fn`` answers what is summed, and what belongs to each row, [R, ...]."""
     if jax.tree.leaves(rows)[0].shape[0] <= BLOCK_ROWS:
         return fn(rows)
 
     def blocked(rows: Tree) -> Any:
-        blocks, _ = _split(rows)
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(fn, jax.tree.map(lambda x: x[0], blocks)))
-        return jax.lax.scan(lambda total, block: (jax.tree.map(jnp.add, total, fn(block)), None), zero, blocks)[0]
+        blocks, count = _split(rows)
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(fn, jax.tree.map(lambda x: x[0], blocks))[0])
+
+        def step(sums: Tree, block: Tree) -> tuple[Tree, Tree]:
+            part, own = fn(block)
+            return jax.tree.map(jnp.add, sums, part), own
+
+        sums, own = jax.lax.scan(step, zero, blocks)
+        return sums, jax.tree.map(lambda x: x.reshape((-1,) + x.shape[2:])[:count], own)
 
     return jax.lax.platform_dependent(rows, cpu=blocked, default=fn)
 

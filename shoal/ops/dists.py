@@ -95,7 +95,15 @@ class SquashedGaussian(NamedTuple):
         return jnp.tanh(Gaussian(self.mean, self.log_std).sample(noise, explore))
 
     def log_prob(self, action: Array) -> Array:
-        raw = jnp.arctanh(action.clip(-_EDGE, _EDGE))
+        return self._log_prob_before(jnp.arctanh(action.clip(-_EDGE, _EDGE)))
+
+    def sample_with_log_prob(self, noise: Array) -> tuple[Array, Array]:
+        """An action and its log-probability; both pass gradients on, and nothing is lost near the edges."""
+        raw = Gaussian(self.mean, self.log_std).sample(noise, jnp.ones(()))
+        return jnp.tanh(raw), self._log_prob_before(raw)
+
+    def _log_prob_before(self, raw: Array) -> Array:
+        """Of the action that ``raw`` is squashed to."""
         # log(1 - tanh(x)^2), without cancellation
         slope = 2.0 * (math.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))
         return Gaussian(self.mean, self.log_std).log_prob(action=raw) - jnp.sum(slope, axis=-1)
@@ -167,7 +175,8 @@ class StateDependent(NamedTuple):
         kept = jnp.repeat(keys, every, axis=0)[:num_steps]
         return kept.reshape((*shape, keys.shape[-1]))
 
-    def _normal(self) -> Gaussian:
+    def normal(self) -> Gaussian:
+        """What an action is, seen alone: the noise of one step."""
         variance = (self.latent**2) @ jnp.exp(2.0 * self.log_std)
         return Gaussian(self.mean, 0.5 * jnp.log(variance + 1e-6))
 
@@ -182,10 +191,10 @@ class StateDependent(NamedTuple):
         return self.mean + jnp.expand_dims(explore, -1) * each(noise, self.latent)
 
     def log_prob(self, action: Array) -> Array:
-        return self._normal().log_prob(action)
+        return self.normal().log_prob(action)
 
     def entropy(self) -> Array:
-        return self._normal().entropy()
+        return self.normal().entropy()
 
 
 def num_outputs(space: Any) -> int:

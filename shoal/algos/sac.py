@@ -1,0 +1,231 @@
+"""Soft actor-critic: the policy is paid for its entropy besides its reward, and learns from replay.
+
+Two critics learn the soft value of actions from the smaller of their targets, the policy follows the smaller of the critics, and the
+price of entropy, the temperature, is set so that the policy keeps as much of it as is wanted.
+Haarnoja et al. (2018b), "Soft actor-critic algorithms and applications", algorithm 1, eqs. 5, 7 and 18; for choices Christodoulou
+(2019), "Soft actor-critic for discrete action settings", eqs. 10 to 12. All three gradients are taken at the same weights, in one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from shoal import heads, nets, optim
+from shoal.algos.off_policy import OffPolicy, check_bounded, flat, from_box, mixed, shares, to_box
+from shoal.ops import blocks, dists, losses, returns
+from shoal.specs import Box, Discrete, EnvSpec, num_features
+from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
+
+_LOG_STD = (-20.0, 2.0)  # how far apart standard deviations may be
+
+
+class Actor(eqx.Module):
+    """The part that acts: all that travels to actors."""
+
+    net: nets.Net
+    log_std: Array  # []: added to the network's own; [H, D] where noise depends on the state; not used for choices
+    fresh: Array  # []: 1 while actions are any at all, until the first update
+    space: Any = eqx.field(static=True)
+    action: Any = eqx.field(static=True)
+
+    def features(self, obs: Tree) -> Array:
+        return nets.features(self.space, obs)
+
+    def choices(self, x: Array, mask: Array | None) -> dists.Categorical:
+        choices = dists.Categorical(self.net(x))
+        return choices if mask is None else choices.masked(mask)
+
+    def state_dependent(self, x: Array) -> dists.StateDependent:
+        out, latent = self.net.with_latent(x)
+        return dists.StateDependent(out, self.log_std, latent)
+
+    def squashed(self, x: Array) -> dists.SquashedGaussian:
+        """The distribution of actions in [-1, 1] at features [..., F]."""
+        if self.log_std.ndim:
+            return dists.SquashedGaussian(*self.state_dependent(x).normal())
+        mean, log_std = jnp.split(self.net(x), 2, axis=-1)
+        return dists.SquashedGaussian(mean, (log_std + self.log_std).clip(*_LOG_STD))
+
+
+class State(NamedTuple):
+    actor: Actor
+    critics: heads.Several
+    targets: heads.Several
+    log_temperature: Array  # []
+    optimiser: Tree
+    updates: Array  # [] int32
+
+
+class Noise(NamedTuple):
+    """What an action takes."""
+
+    drawn: Array  # as its distribution wants it
+    anywhere: Array | None  # [..., D] uniform in [-1, 1), for continuous actions before the first update
+
+
+class Rows(NamedTuple):
+    """What the gradient sees of a batch, [R, ...]; share 0 marks a row that counts for nothing."""
+
+    data: Transition
+    noise: Any  # [R, 2, D] for the actions here and at the successor; None for choices
+    share: Array
+    weight: Array  # how much its error counts besides
+
+
+class Judged(NamedTuple):
+    """Rows as the weights of the moment see them, [R]."""
+
+    values: Array  # [R, 2], of the action that was taken
+    target: Array
+    policy: Array  # the policy's loss
+    entropy: Array
+    wanted: Array  # entropy
+
+
+@pytree
+class SAC(OffPolicy):
+    """Soft actor-critic, for bounded continuous actions and for choices."""
+
+    batch_size: int = 256
+    """Transitions per update."""
+    learning_rate: float = 3e-4
+    """Step size of the optimiser, before its schedule."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Units in each hidden layer."""
+    tau: float = 0.005
+    """Share of the new weights that the target critics take at every update."""
+    temperature: float = 1.0
+    """The price of entropy; where it is automatic, at first."""
+    auto_temperature: bool = True
+    """Set the temperature so that the policy keeps the entropy that is wanted."""
+    target_entropy: float = -1.0
+    """Continuous actions: entropy wanted per dimension, in units of half their range."""
+    target_entropy_share: float = 0.98
+    """Choices: entropy wanted, as a share of that of a choice at random among those allowed."""
+    warm_up: bool = True
+    """Take actions at random until the first update."""
+    log_std: float = 0.0
+    """Initial log standard deviation of continuous actions, before squashing; -3 suits state_noise."""
+    state_noise: bool = False
+    """Explore with noise that is a function of the state and kept for a while (gSDE); continuous actions only."""
+    noise_every: int = 0
+    """Steps for which state-dependent noise is kept; 0 for a whole chunk."""
+
+    RANGES: ClassVar[dict] = {
+        "tau": (0, 1), "temperature": (0, 1e6), "target_entropy": (-1e3, 1e3), "target_entropy_share": (0, 1), "log_std": (-20, 2),
+        "noise_every": (0, 1_000_000),
+    }
+
+    def init(self, spec: EnvSpec, key: Key) -> State:
+        """Fresh weights; consumes ``key``."""
+        name, num_inputs, options = self.net_name(spec), num_features(spec.obs), self.net_options(spec)
+        actor_key, critic_key = jax.random.split(key)
+        make: Any
+        if isinstance(spec.action, Discrete):
+            num_outputs, make, sizes = spec.action.num, heads.Values, (num_inputs, spec.action.num)
+        else:
+            size = check_bounded("sac", spec).size
+            num_outputs = size if self.state_noise else 2 * size
+            make, sizes = heads.Critic, (num_inputs, size)
+        net = nets.make(name, num_inputs, num_outputs, key=actor_key, gain=0.01, **options)
+        shape = (net.latent_size(num_inputs), num_outputs) if self.state_noise and isinstance(spec.action, Box) else ()
+        actor = Actor(net, jnp.full(shape, self.log_std), jnp.full((), float(self.warm_up)), spec.obs, spec.action)
+        critics = heads.Several(lambda key: make(name, *sizes, key=key, **options), 2, key=critic_key)
+        log_temperature = jnp.log(jnp.maximum(self.temperature, 1e-8))
+        optimiser = optim.init(self.optimiser, (actor.net, actor.log_std, critics, log_temperature))
+        # an array of their own: the state is donated to the calls that change it
+        return State(actor, critics, jax.tree.map(jnp.copy, critics), log_temperature, optimiser, jnp.zeros((), jnp.int32))
+
+    def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Noise:
+        """Noise for ``shape`` actions; consumes ``key``."""
+        if not isinstance(spec.action, Box):
+            return Noise(dists.noise(spec.action, key, shape), None)
+        own, other = jax.random.split(key)
+        drawn = dists.StateDependent.noise(own, shape, self.noise_every) if self.state_noise else dists.noise(spec.action, own, shape)
+        return Noise(drawn, jax.random.uniform(other, (*shape, spec.action.size), minval=-1.0) if self.warm_up else None)
+
+    def policy(self, state: State) -> Actor:
+        return state.actor
+
+    def act(self, params: Actor, memory: Memory, obs: Tree, role: Role, noise: Noise) -> Acted:
+        x, explore = params.features(obs), 1.0 - role.greedy
+        at_random = params.fresh * explore
+        if isinstance(params.action, Discrete):
+            logits = (1.0 - at_random)[..., None] * params.net(x)  # of equal ones the noise decides
+            mask = nets.mask_of(obs)
+            choices = dists.Categorical(logits) if mask is None else dists.Categorical(logits).masked(mask)
+            return Acted(choices.sample(noise.drawn, explore), memory, ())
+        if self.state_noise:
+            action = jnp.tanh(params.state_dependent(x).sample(noise.drawn, explore))
+        else:
+            action = params.squashed(x).sample(noise.drawn, explore)
+        if noise.anywhere is not None:
+            action = jnp.where(at_random[..., None] > 0, noise.anywhere, action)
+        return Acted(to_box(params.action, action), memory, ())
+
+    def update(self, state: State, batch: Batch, key: Key) -> Updated:
+        """One gradient step of critics, policy and temperature on ``batch`` [R, ...]; ``key`` draws actions."""
+        data, actor, temperature = flat(batch.data), state.actor, self._temperature(state.log_temperature)
+        count, share = data.reward.shape[0], shares(data)
+        noise = jax.random.normal(key, (count, 2, actor.action.size)) if isinstance(actor.action, Box) else None
+        rows = Rows(data, noise, share, jnp.broadcast_to(batch.weight, share.shape))
+        judge = self._judge_choices if noise is None else self._judge
+
+        def loss(moving: Params, rows: Rows) -> tuple[Array, tuple[Array, Array]]:
+            net, log_std, critics, log_temperature = moving
+            seen = judge(_with(actor, net, log_std, actor.fresh), critics, state.targets, temperature, rows)
+            error = seen.values - jax.lax.stop_gradient(seen.target)[:, None]
+            squares, price = 0.5 * (error**2).sum(-1), losses.temperature(log_temperature, seen.entropy, seen.wanted)
+            total = (rows.share * (rows.weight * squares + seen.policy + price)).sum()
+            lines = jnp.stack([squares, seen.policy, seen.entropy, seen.values.mean(-1)])
+            return total, jax.lax.stop_gradient(((lines * rows.share).sum(1), jnp.abs(error).mean(-1)))
+
+        def gradient(rows: Rows) -> tuple[Any, Array]:
+            grads, (parts, error) = jax.grad(loss, has_aux=True)(moving, rows)
+            return (grads, parts), error
+
+        moving = actor.net, actor.log_std, state.critics, state.log_temperature
+        (grads, parts), error = blocks.sum_and_map(gradient, rows)
+        rate = self.rate(state.updates, batch.steps)
+        (net, log_std, critics, log_temperature), optimiser = self.step(moving, grads, state.optimiser, rate)
+        after = State(_with(actor, net, log_std, jnp.zeros(())), critics, mixed(state.targets, critics, self.tau), log_temperature,
+                      optimiser, state.updates + 1)
+        metrics = dict(zip(("value_loss", "policy_loss", "entropy", "value"), parts, strict=True))
+        return Updated(after, metrics | {"temperature": temperature, "learning_rate": rate}, error)
+
+    def _temperature(self, log_temperature: Array) -> Array:
+        return jnp.exp(log_temperature) if self.auto_temperature else jnp.asarray(self.temperature)
+
+    def _judge(self, actor: Actor, critics: heads.Several, targets: heads.Several, temperature: Array, rows: Rows) -> Judged:
+        """Continuous actions, one sampled at each observation and one at its successor."""
+        data, space = rows.data, actor.action
+        x, following = actor.features(data.obs), actor.features(data.next_obs)
+        next_action, next_log_prob = jax.lax.stop_gradient(actor).squashed(following).sample_with_log_prob(rows.noise[:, 1])
+        target = returns.soft_q_target(data.reward, data.alive, targets(following, next_action).min(-1), next_log_prob, temperature,
+                                       self.discount)
+        action, log_prob = actor.squashed(x).sample_with_log_prob(rows.noise[:, 0])
+        value = jax.lax.stop_gradient(critics)(x, action).min(-1)
+        return Judged(critics(x, from_box(space, data.action)), target, losses.soft_policy(log_prob, value, temperature), -log_prob,
+                      jnp.full_like(log_prob, self.target_entropy * space.size))
+
+    def _judge_choices(self, actor: Actor, critics: heads.Several, targets: heads.Several, temperature: Array, rows: Rows) -> Judged:
+        """Choices, all of them weighed by their probabilities."""
+        data, mask = rows.data, nets.mask_of(rows.data.obs)
+        x, following = actor.features(data.obs), actor.features(data.next_obs)
+        next_choices = jax.lax.stop_gradient(actor).choices(following, nets.mask_of(data.next_obs))
+        next_value = returns.soft_value(jax.nn.log_softmax(next_choices.logits), targets(following).min(-1), temperature)
+        choices, values = actor.choices(x, mask), critics(x)
+        best = jax.lax.stop_gradient(values.min(-1))
+        policy = -returns.soft_value(jax.nn.log_softmax(choices.logits), best, temperature)
+        allowed = jnp.full_like(policy, best.shape[-1]) if mask is None else jnp.maximum((mask > 0).sum(-1), 1)
+        return Judged(returns.chosen(jnp.swapaxes(values, -1, -2), data.action[:, None]),
+                      returns.td_target(data.reward, data.alive, next_value, self.discount), policy, choices.entropy(),
+                      self.target_entropy_share * jnp.log(allowed.astype(jnp.float32)))
+
+
+def _with(actor: Actor, net: nets.Net, log_std: Array, fresh: Array) -> Actor:
+    return Actor(net, log_std, fresh, actor.space, actor.action)
