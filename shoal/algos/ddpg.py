@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from shoal import heads, nets, optim
-from shoal.algos.off_policy import OffPolicy, check_bounded, flat, from_box, mixed, shares, to_box
-from shoal.ops import blocks, explore, returns
+from shoal.algos.off_policy import OffPolicy, anywhere, check_bounded, flat, from_box, mixed, shares, to_box
+from shoal.ops import blocks, dists, explore, returns
 from shoal.specs import EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
 
@@ -39,13 +39,6 @@ class State(NamedTuple):
     actor_optimiser: Tree
     critic_optimiser: Tree
     updates: Array  # [] int32
-
-
-class Noise(NamedTuple):
-    """What an action takes, [..., D]."""
-
-    drawn: Array  # standard normal
-    anywhere: Array | None  # uniform in [-1, 1), for actions before the first update
 
 
 class Rows(NamedTuple):
@@ -99,25 +92,24 @@ class Deterministic(OffPolicy):
         """The noise of the moment, [B, D], where it lasts; an episode starts it anew."""
         return jnp.zeros((batch, check_bounded(type(self).__name__, spec).size)) if self.noise == "ou" else ()
 
-    def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Noise:
-        """Noise for ``shape`` actions; consumes ``key``."""
-        size, (own, other) = check_bounded(type(self).__name__, spec).size, jax.random.split(key)
-        anywhere = jax.random.uniform(other, (*shape, size), minval=-1.0) if self.warm_up else None
-        return Noise(jax.random.normal(own, (*shape, size)), anywhere)
+    def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Tree:
+        """Standard normal noise for ``shape`` actions, and the actions themselves before the first update; consumes ``key``."""
+        action, (own, other) = check_bounded(type(self).__name__, spec), jax.random.split(key)
+        return {"own": dists.noise(action, own, shape)} | (anywhere(action, other, shape) if self.warm_up else {})
 
     def policy(self, state: State) -> Actor:
         return state.actor
 
-    def act(self, params: Actor, memory: Memory, obs: Tree, role: Role, noise: Noise) -> Acted:
+    def act(self, params: Actor, memory: Memory, obs: Tree, role: Role, noise: Tree) -> Acted:
         exploring = (1.0 - role.greedy)[..., None]
         action = jnp.tanh(params.net(params.features(obs)))
         if self.noise == "ou":
-            memory = explore.ornstein_uhlenbeck(memory, noise.drawn, self.noise_theta, self.noise_scale)
+            memory = explore.ornstein_uhlenbeck(memory, noise["own"], self.noise_theta, self.noise_scale)
             action = (action + exploring * memory).clip(-1.0, 1.0)
         else:
-            action = explore.gaussian(action, noise.drawn, exploring * self.noise_scale, -1.0, 1.0)
-        if noise.anywhere is not None:
-            action = jnp.where(exploring * params.fresh > 0, noise.anywhere, action)
+            action = explore.gaussian(action, noise["own"], exploring * self.noise_scale, -1.0, 1.0)
+        if self.warm_up:
+            action = jnp.where(exploring * params.fresh > 0, noise["anywhere"], action)
         return Acted(to_box(params.action, action), memory, ())
 
     def learn(self, state: State, batch: Batch, noise: Array | None, delay: int, scale: Array = 0.0, limit: Array = 0.0) -> Updated:

@@ -14,7 +14,7 @@ from shoal.buffers.uniform import Uniform
 from shoal.errors import ConfigError
 from shoal.ops import blocks, schedules
 from shoal.specs import Box, EnvSpec
-from shoal.types import Array, Memory, Params, Transition, Tree, pytree
+from shoal.types import Array, Key, Memory, Params, Transition, Tree, pytree
 
 
 @pytree
@@ -155,6 +155,11 @@ def check_bounded(name: str, spec: EnvSpec) -> Box:
     if not isinstance(spec.action, Box) or not spec.action.bounded:
         raise ConfigError(f"env {spec.name!r}: {name} expects actions that are real numbers between bounds, got {spec.action}")
     return spec.action
+
+
+def anywhere(space: Box, key: Key, shape: tuple[int, ...]) -> dict[str, Array]:
+    """Actions at random for ``shape`` of them, uniform in [-1, 1), to go along with other noise; consumes ``key``."""
+    return {"anywhere": jax.random.uniform(key, (*shape, space.size), minval=-1.0)}
 
 
 def _scale(space: Box) -> tuple[Any, Any]:

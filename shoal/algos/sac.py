@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import heads, nets, optim
-from shoal.algos.off_policy import OffPolicy, check_bounded, flat, from_box, mixed, shares, to_box
+from shoal.algos.off_policy import OffPolicy, anywhere, check_bounded, flat, from_box, mixed, shares, to_box
 from shoal.ops import blocks, dists, losses, returns
 from shoal.specs import Box, Discrete, EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
@@ -58,13 +58,6 @@ class State(NamedTuple):
     log_temperature: Array  # []
     optimiser: Tree
     updates: Array  # [] int32
-
-
-class Noise(NamedTuple):
-    """What an action takes."""
-
-    drawn: Array  # as its distribution wants it
-    anywhere: Array | None  # [..., D] uniform in [-1, 1), for continuous actions before the first update
 
 
 class Rows(NamedTuple):
@@ -128,7 +121,7 @@ class SAC(OffPolicy):
         if isinstance(spec.action, Discrete):
             num_outputs, make, sizes = spec.action.num, heads.Values, (num_inputs, spec.action.num)
         else:
-            size = check_bounded("sac", spec).size
+            size = check_bounded(type(self).__name__, spec).size
             num_outputs = size if self.state_noise else 2 * size
             make, sizes = heads.Critic, (num_inputs, size)
         net = nets.make(name, num_inputs, num_outputs, key=actor_key, gain=0.01, **options)
@@ -140,31 +133,31 @@ class SAC(OffPolicy):
         # an array of their own: the state is donated to the calls that change it
         return State(actor, critics, jax.tree.map(jnp.copy, critics), log_temperature, optimiser, jnp.zeros((), jnp.int32))
 
-    def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Noise:
+    def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Tree:
         """Noise for ``shape`` actions; consumes ``key``."""
         if not isinstance(spec.action, Box):
-            return Noise(dists.noise(spec.action, key, shape), None)
+            return {"own": dists.noise(spec.action, key, shape)}
         own, other = jax.random.split(key)
         drawn = dists.StateDependent.noise(own, shape, self.noise_every) if self.state_noise else dists.noise(spec.action, own, shape)
-        return Noise(drawn, jax.random.uniform(other, (*shape, spec.action.size), minval=-1.0) if self.warm_up else None)
+        return {"own": drawn} | (anywhere(spec.action, other, shape) if self.warm_up else {})
 
     def policy(self, state: State) -> Actor:
         return state.actor
 
-    def act(self, params: Actor, memory: Memory, obs: Tree, role: Role, noise: Noise) -> Acted:
+    def act(self, params: Actor, memory: Memory, obs: Tree, role: Role, noise: Tree) -> Acted:
         x, explore = params.features(obs), 1.0 - role.greedy
         at_random = params.fresh * explore
         if isinstance(params.action, Discrete):
             logits = (1.0 - at_random)[..., None] * params.net(x)  # of equal ones the noise decides
             mask = nets.mask_of(obs)
             choices = dists.Categorical(logits) if mask is None else dists.Categorical(logits).masked(mask)
-            return Acted(choices.sample(noise.drawn, explore), memory, ())
+            return Acted(choices.sample(noise["own"], explore), memory, ())
         if self.state_noise:
-            action = jnp.tanh(params.state_dependent(x).sample(noise.drawn, explore))
+            action = jnp.tanh(params.state_dependent(x).sample(noise["own"], explore))
         else:
-            action = params.squashed(x).sample(noise.drawn, explore)
-        if noise.anywhere is not None:
-            action = jnp.where(at_random[..., None] > 0, noise.anywhere, action)
+            action = params.squashed(x).sample(noise["own"], explore)
+        if self.warm_up:
+            action = jnp.where(at_random[..., None] > 0, noise["anywhere"], action)
         return Acted(to_box(params.action, action), memory, ())
 
     def update(self, state: State, batch: Batch, key: Key) -> Updated:
