@@ -15,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +31,14 @@ STATE = "state.safetensors"
 FORMAT = 1
 NAME = re.compile(r"(step|best)-(0|[1-9][0-9]{0,18})(\.old-[0-9a-f]{8})?")  # kind, step, moved aside
 
+ATTACHED = re.compile(r"segments\.json|newest\.rows|[a-z]{1,20}(-(0|[1-9][0-9]{0,18})){3}\.rows")  # of a replay buffer in files
+
 _MAX_TEXT = 1 << 24  # no manifest or config of ours comes near it: refuse before parsing
 _DTYPES = ("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
            "float16", "float32", "float64", "complex64")
+
+
+Attach = Callable[[Path], dict[str, str]]  # puts more files into a checkpoint's folder; their SHA-256 by name
 
 
 class Tensors(dict[str, np.ndarray]):
@@ -60,9 +65,12 @@ class Checkpoint(NamedTuple):
     lengths: dict[str, int]  # bytes of each metric file that belong to this cut
 
 
-def fill(tmp: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[str, Any], lengths: Mapping[str, int]) -> None:
+def fill(tmp: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[str, Any], lengths: Mapping[str, int],
+         attach_fn: Attach | None = None) -> None:
     """Write a checkpoint's files into the folder ``tmp`` and flush them and it."""
     files = {}
+    for name, digest in (attach_fn(tmp) if attach_fn is not None else {}).items():
+        files[name] = {"size": (tmp / name).stat().st_size, "sha256": digest}
     if tensors or step:
         raw = safetensors.numpy.save({name: _array(name, value) for name, value in tensors.items()})
         disk.write(tmp / STATE, raw)
@@ -87,6 +95,9 @@ def load(path: Path) -> Checkpoint:
     manifest = _manifest(path)
     tensors: dict[str, np.ndarray] = {}
     for name, entry in manifest["files"].items():
+        if name != STATE:
+            _check_attached(path / name, entry)
+            continue
         raw = contents(path / name, entry["size"])
         _same(path / name, "sha256", entry["sha256"], hashlib.sha256(raw).hexdigest())
         try:
@@ -242,13 +253,44 @@ def _check_manifest(file: Path, manifest: dict[str, Any]) -> None:
     for field in ("meta", "files", "lengths"):
         expect(isinstance(manifest.get(field), dict), field, "an object")
     files = manifest["files"]
-    expect(set(files) == {STATE} or (not files and manifest["step"] == 0), "files", f"exactly {STATE!r}")
+    expect(STATE in files or (not files and manifest["step"] == 0), "files", repr(STATE))
+    expect(all(name == STATE or ATTACHED.fullmatch(name) for name in files), "files", f"{STATE!r} and files of a replay buffer")
     for name, entry in files.items():
         expect(isinstance(entry, dict) and set(entry) == {"size", "sha256"}, f"files[{name!r}]", "size and sha256")
         expect(is_count(entry["size"]), f"files[{name!r}].size", "a number of at least 0")
         expect(isinstance(entry["sha256"], str), f"files[{name!r}].sha256", "a digest")
     for name, length in manifest["lengths"].items():
         expect(is_name(name) and is_count(length), f"lengths[{name[:80]!r}]", "a file of the run folder and its bytes")
+
+
+def _check_attached(file: Path, entry: Mapping[str, Any]) -> None:
+    """Whether a file that is not read into memory is as it was written."""
+    try:
+        if file.is_symlink():
+            raise DamagedError(f"{file}: is a link; expected the file itself")
+        with disk.open_regular(file) as handle:
+            _same(file, "size", entry["size"], os.fstat(handle.fileno()).st_size)
+            _same(file, "sha256", entry["sha256"], hashlib.file_digest(handle, "sha256").hexdigest())
+    except FileNotFoundError:
+        raise DamagedError(f"{file}: is missing") from None
+    except OSError as error:
+        raise DamagedError(f"{file}: cannot be read: {disk.cause(error)}") from error
+
+
+def attached(point: Checkpoint) -> Path:
+    """The folder that a loaded checkpoint's other files lie in."""
+    assert isinstance(point.tensors, Tensors)
+    return point.tensors.file.parent
+
+
+def link_attached(point: Checkpoint, folder: Path) -> dict[str, str]:
+    """Put a loaded checkpoint's other files into ``folder``, too."""
+    digests = {}
+    for name, entry in _manifest(attached(point))["files"].items():
+        if name != STATE:
+            disk.link(attached(point) / name, folder / name)
+            digests[name] = entry["sha256"]
+    return digests
 
 
 def intact(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -53,6 +54,22 @@ def rename(old: Path, new: Path) -> None:
     os.rename(old, new)
 
 
+def link(source: Path, target: Path) -> None:
+    """The same file under another name; a copy where the file system has no links."""
+    at(ROLE, "link")
+    try:
+        os.link(source, target)
+    except OSError:
+        copy(source, target)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Another file with the same bytes, flushed to the disk."""
+    at(ROLE, "copy")
+    shutil.copyfile(source, target)
+    sync(target)
+
+
 def truncate(path: Path, length: int) -> None:
     at(ROLE, "truncate")
     os.truncate(path, length)
@@ -83,3 +100,18 @@ def open_regular(path: Path) -> BufferedReader:
 def cause(error: OSError) -> str:
     """Why, in the operating system's words, without the path that the caller names anyway."""
     return error.strerror or str(error)
+
+
+def memory() -> float:
+    """Bytes of memory that are free, as far as the system says."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(float(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return float("inf")
+
+
+def room(folder: Path) -> float:
+    """Bytes that are free on the disk which ``folder`` will lie on."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return float(shutil.disk_usage(there).free)

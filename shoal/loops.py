@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import flow, lane, rng
 from shoal.specs import EnvSpec
@@ -57,6 +58,25 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
     learner, held, sums = jax.lax.fori_loop(0, due, step, (desk.learner, held, zero))
     metrics = {name: jnp.where(due > 0, x / due, jnp.nan) for name, x in sums.items()}
     return Desk(learner, held, credit), metrics | {"refused": sums["refused"], "gradient_steps": due.astype(jnp.float32)}
+
+
+def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Array,
+                learn_fn: Callable[..., Any], names: tuple[str, ...]) -> tuple[Desk, Metrics]:
+    """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``learn``, compiled."""
+    rows = algorithm.num_steps * data.last.shape[1]
+    held, (updates, every) = buffer.add(desk.buffer, None, data), buffer.pace(rows)
+    due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
+    learner: Tree = desk.learner
+    sums: Metrics = dict.fromkeys(names, np.float32(0))
+    learn_key, draw_key = (rng.key(root, stream, iteration) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
+    for i in range(int(due)):
+        held, sample = buffer.sample(held, jax.random.fold_in(draw_key, i))
+        batch = Batch(sample.batch, (), behaviour, every / updates, sample.weight)
+        learner, metrics, priorities = learn_fn(algorithm, learner, batch, jax.random.fold_in(learn_key, i))
+        held = held if priorities is None else buffer.update(held, sample.ticket, priorities)
+        sums = {name: sums[name] + np.asarray(metrics[name]) for name in names}
+    means = {name: x / np.float32(due) if due else np.float32("nan") for name, x in sums.items()}
+    return Desk(learner, held, credit), means | {"refused": sums["refused"], "gradient_steps": np.float32(due)}
 
 
 def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:

@@ -124,6 +124,7 @@ class MainLoop:
     def _run(self, stack: ExitStack, first: bool, inexact: bool) -> dict[str, Any]:
         self._begun = time.perf_counter()
         if first:
+            self._engine.scratch = self.folder / "replay"
             self._init()
             self._resume(inexact)
         self._metrics, self._timing = JsonlSink(self.folder / METRICS), JsonlSink(self.folder / TIMING, mend=True)
@@ -237,7 +238,7 @@ class MainLoop:
         self._progress.note(f"evaluation at {self.step}: {self.eval_return:.1f}")
         if self.eval_return > self.best:
             self.best, self.best_step, self.misses = self.eval_return, self.step, 0
-            self._try(lambda: store.save_best(self.folder, self.step, *self._cut()))
+            self._try(lambda: store.save_best(self.folder, self.step, *self._cut(), self._engine.attach))
         else:
             self.misses += 1
         self.callbacks.evaluation(self, scores)
@@ -259,7 +260,7 @@ class MainLoop:
     def _save(self, final: bool = False) -> None:
         """Write a checkpoint. A full or failing disk does not stop training, only the end of it."""
         self._saved_at, self._saved_time = self.step, time.perf_counter()
-        path = self._try(lambda: store.save(self.folder, self.step, *self._cut()), final)
+        path = self._try(lambda: store.save(self.folder, self.step, *self._cut(), self._engine.attach), final)
         if path is not None:
             self._try(self._csv.flush)
             self._try(lambda: store.prune(self.folder, self.plan.keep))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from shoal import disk
-from shoal.checkpoint import NAME, Checkpoint, contents, fill, intact, is_count, is_name, load, sha256
+from shoal.checkpoint import NAME, Attach, Checkpoint, contents, fill, intact, is_count, is_name, link_attached, load, sha256
 from shoal.errors import ConfigError, DamagedError, StoreError, nearest
 from shoal.toml import MAX_BYTES, dumps_toml, loads_toml
 
@@ -144,7 +144,7 @@ def truncate(folder: Path, lengths: Mapping[str, int]) -> None:
 
 
 def save(folder: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[str, Any], lengths: Mapping[str, int],
-         name: str = "") -> Path:
+         attach_fn: Attach | None = None, name: str = "") -> Path:
     """Write a checkpoint (``name`` defaults to ``step-<step>``) in place of any of that name; metric files are flushed first.
 
     Killed or failing anywhere, it leaves the old checkpoint or the new one loadable.
@@ -162,7 +162,7 @@ def save(folder: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mappi
         for file in lengths:
             if (Path(folder) / file).exists():
                 disk.sync(Path(folder) / file)
-        fill(tmp, step, tensors, meta, lengths)
+        fill(tmp, step, tensors, meta, lengths, attach_fn)
         _publish(tmp, place / name)
     except OSError as error:
         raise StoreError(f"{place / name}: cannot be saved: {disk.cause(error)}") from error
@@ -174,9 +174,9 @@ def save(folder: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mappi
 
 
 def save_best(folder: Path, step: int, tensors: Mapping[str, np.ndarray], meta: Mapping[str, Any],
-              lengths: Mapping[str, int]) -> Path:
+              lengths: Mapping[str, int], attach_fn: Attach | None = None) -> Path:
     """Write ``best-<step>``, then remove the best one before it."""
-    path = save(folder, step, tensors, meta, lengths, name=f"best-{step}")
+    path = save(folder, step, tensors, meta, lengths, attach_fn, name=f"best-{step}")
     with contextlib.suppress(OSError):  # the new one is safe; what is left over goes with the next
         for old in found(folder, "best"):
             if old != path:
@@ -318,5 +318,5 @@ def copy_run(folder: Path, target: Path) -> Path:
     point, _ = newest(folder)
     create_run(target, read_config(folder))
     if not point.meta.get("fresh"):
-        save(target, point.step, point.tensors, point.meta, {})
+        save(target, point.step, point.tensors, point.meta, {}, lambda tmp: link_attached(point, tmp))
     return Path(target)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import nets, optim
+from shoal.buffers.host import Host
+from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
 from shoal.buffers.uniform import Uniform
 from shoal.errors import ConfigError
@@ -35,6 +37,10 @@ class Replay:
     """Environment steps, over all environments, for every ``updates`` updates."""
     n_step: int = 1
     """Steps of reward before the bootstrap."""
+    store: str = "device"
+    """Where they are kept: device, host (the computer's memory) or mapped (files in the run folder)."""
+    memory_limit: float = float("inf")
+    """GiB of memory that they may take; a mapped store takes its room on the disk."""
     prioritised: bool = False
     """Replay what was learned most from more often."""
     priority_alpha: float = 0.6
@@ -62,16 +68,21 @@ class Replay:
         "num_steps": (1, 1_000_000), "capacity": (1, 2**31 - 1), "start_size": (1, 2**31 - 1), "batch_size": (1, 2**20),
         "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),
         "priority_beta": (0, 1), "learning_rate": (0, 1e3), "horizon": (0, float("inf")), "discount": (0, 1),
-        "max_grad_norm": (0, float("inf")), "epsilon": (0, 1), "l2": (0, 1e3),
+        "max_grad_norm": (0, float("inf")), "epsilon": (0, 1), "l2": (0, 1e3), "memory_limit": (1e-6, float("inf")),
     }
     CHOICES: ClassVar[dict] = {
+        "store": ("device", "host", "mapped"),
         "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
         "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
     }
 
-    def buffer(self, spec: EnvSpec) -> Uniform:
+    def buffer(self, spec: EnvSpec) -> Any:
+        kept = self._kept()
+        return kept if self.store == "device" else Mapped(kept) if self.store == "mapped" else Host(kept)
+
+    def _kept(self) -> Uniform:
         plain: dict[str, Any] = {"capacity": self.capacity, "batch_size": self.batch_size, "start": self.start_size, "n_step": self.n_step,
-                 "updates": self.updates, "every": self.update_every, "discount": self.discount}
+                 "updates": self.updates, "every": self.update_every, "discount": self.discount, "limit": self.memory_limit * 2.0**30}
         if not self.prioritised:
             return Uniform(**plain)
         rising: Any = jnp.maximum((self.horizon - self.start_size) * self.updates / self.update_every, 1.0)

@@ -7,7 +7,7 @@ same rows and gets the same bits wherever they lie. What a call is given it uses
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -72,6 +72,11 @@ class Host:
 
     buffer: Tree
     """What is kept and how it is drawn: a ``Uniform`` or ``Prioritised``."""
+
+    apart: ClassVar[bool] = True  # from the device
+
+    def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
+        return self.buffer.check(spec, num_envs, lanes, num_steps, extras)
 
     def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
         form = self.buffer.form(spec, num_envs, lanes, num_steps, extras)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from shoal.buffers.host import Host
 from shoal.buffers.layout import Chunk, Form
 from shoal.buffers.segments import Ring, Segments
 from shoal.buffers.uniform import State
-from shoal.errors import DamagedError, StoreError
+from shoal.errors import ConfigError, DamagedError, StoreError
 from shoal.specs import EnvSpec
 from shoal.types import Tree, pytree
 
@@ -99,12 +100,17 @@ class Files:
     def _groups(self) -> dict[str, Segments]:
         return {"rows": self.rows, **({"places": self.places} if self.pool else {})}
 
-    def save(self, folder: Path) -> None:
-        """Leave in ``folder``, which must be there, all that ``load`` needs: sealed segments linked, open ones copied."""
-        names = {name: segments.save(folder) for name, segments in self._groups().items()}
-        disk.write(folder / _NEWEST, b"".join(field.newest.tobytes() for field in self.pool))
-        disk.write(folder / _NAMES, json.dumps(names).encode())
-        disk.sync(folder)
+    def save(self, folder: Path) -> dict[str, str]:
+        """Leave in ``folder``, which must be there, all that ``load`` needs: sealed segments linked, open ones copied. SHA-256 by name."""
+        names: dict[str, Any] = {}
+        digests: dict[str, str] = {}
+        for name, segments in self._groups().items():
+            names[name], more = segments.save(folder)
+            digests |= more
+        for name, data in ((_NEWEST, b"".join(field.newest.tobytes() for field in self.pool)), (_NAMES, json.dumps(names).encode())):
+            disk.write(folder / name, data)
+            digests[name] = hashlib.sha256(data).hexdigest()
+        return digests
 
     def load(self, folder: Path) -> None:
         """Take over what ``save`` left in ``folder``, which stays as it is."""
@@ -130,6 +136,15 @@ class Mapped(Host):
     """Where the files go: a folder of its own."""
     segment_bytes: int = 2**26
     """Size of a file."""
+
+    def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
+        """The bytes of memory needed; refused where they, or those of the files, are more than there are."""
+        needed = self.buffer.fit(lambda form: 0, spec, num_envs, lanes, num_steps, extras)
+        files, room = self.buffer.nbytes(spec, num_envs, lanes, num_steps, extras), disk.room(Path(self.folder))
+        if files > room:
+            raise ConfigError(f"capacity = {self.buffer.capacity}: {files / 2**20:,.1f} MiB of files, more than the "
+                              f"{room / 2**20:,.1f} MiB that are free on the disk")
+        return needed
 
     def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
         form = self.buffer.form(spec, num_envs, lanes, num_steps, extras)

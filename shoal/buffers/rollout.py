@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -11,6 +13,11 @@ from shoal.types import Array, Key, Sample, Transition, pytree
 @pytree
 class Rollout:
     """One iteration's data, [T, B, ...]; empty between iterations, so a cut stores nothing of it."""
+
+    apart: ClassVar[bool] = False
+
+    def check(self, spec: object, num_envs: int, lanes: int, num_steps: int) -> None:
+        """It always fits: it is what an iteration makes."""
 
     def init(self, spec: object, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: object = ()) -> tuple:
         return ()

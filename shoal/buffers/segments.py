@@ -6,9 +6,9 @@ old one goes once the new one is full. So a checkpoint may keep sealed segments 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ class Segment:
     """One file: some entries of every array, array after array."""
 
     def __init__(self, path: Path, kinds: tuple[Kind, ...], entries: int, lap: int, written: int = 0) -> None:
-        self.path, self.lap, self.written = path, lap, written
+        self.path, self.lap, self.written, self._digest = path, lap, written, ""
         memory = np.memmap(path, np.uint8, "r+")
         self.arrays, place = [], 0
         for shape, dtype in kinds:
@@ -34,6 +34,12 @@ class Segment:
             self.arrays.append(memory[place:place + size].view(dtype).reshape((entries, *shape)))
             place += size
         self.memory = memory
+
+    def digest(self, fresh: bool) -> str:
+        """SHA-256 of the file; of one that is sealed it is worked out once."""
+        if fresh or not self._digest:
+            self._digest = hashlib.sha256(self.memory.data).hexdigest()
+        return self._digest
 
     def seal(self) -> None:
         """Flush it to the disk."""
@@ -132,17 +138,18 @@ class Segments:
 
     # checkpoints -----------------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        """Link what is sealed into ``folder`` and copy what is open; answers what ``load`` needs beside the files."""
-        kept = []
+    def save(self, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+        """Link what is sealed into ``folder`` and copy what is open; answers what ``load`` needs beside the files, and their SHA-256."""
+        kept, digests = [], {}
         for age, segments in (("now", self.now), ("before", self.before)):
             for (lane, number), segment in sorted(segments.items()):
                 is_open = self._is_open(age, lane, number, segment.lap)
                 if is_open:
                     segment.seal()
-                (copy if is_open else link)(segment.path, folder / segment.path.name)
+                (disk.copy if is_open else disk.link)(segment.path, folder / segment.path.name)
+                digests[segment.path.name] = segment.digest(fresh=is_open)
                 kept.append([age, lane, number, segment.lap, segment.written])
-        return {"segments": kept, "lap": list(self.lap), "place": list(self.place), "length": self.length}
+        return {"segments": kept, "lap": list(self.lap), "place": list(self.place), "length": self.length}, digests
 
     def _is_open(self, age: str, lane: int, number: int, lap: int) -> bool:
         """Whether a segment may still be written to."""
@@ -158,7 +165,7 @@ class Segments:
             source = folder / path.name
             if not source.is_file() or source.stat().st_size != self.nbytes:
                 raise DamagedError(f"{source}: missing, or not of {self.nbytes} bytes")
-            (copy if self._is_open(age, lane, number, lap) else link)(source, path)
+            (disk.copy if self._is_open(age, lane, number, lap) else disk.link)(source, path)
             (self.now if age == "now" else self.before)[lane, number] = Segment(path, self.ring.kinds, self.length, lap, written)
 
 
@@ -176,20 +183,3 @@ def allocate(path: Path, nbytes: int) -> None:
             os.close(descriptor)
     except OSError as error:
         raise StoreError(f"{path.parent}: no room for another {nbytes / 2**20:,.1f} MiB of replay: {disk.cause(error)}") from error
-
-
-def link(source: Path, target: Path) -> None:
-    """The same file under another name; a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        copy(source, target)
-
-
-def copy(source: Path, target: Path) -> None:
-    try:
-        at(ROLE, "copy")
-        shutil.copyfile(source, target)
-        disk.sync(target)
-    except OSError as error:
-        raise StoreError(f"{target.parent}: cannot copy replay: {disk.cause(error)}") from error

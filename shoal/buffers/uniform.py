@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal import disk
 from shoal.buffers import layout, pool, ring
 from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.errors import ConfigError
@@ -49,11 +50,15 @@ class Uniform:
     """Environment steps for every ``updates`` updates."""
     discount: float = 0.99
     """Factor per step inside an n-step reward: the algorithm's own."""
+    limit: float = float("inf")
+    """Bytes of memory that it may take."""
 
     RANGES: ClassVar[dict] = {
         "capacity": (1, 2**31 - 1), "batch_size": (1, 2**20), "start": (1, 2**31 - 1), "n_step": (1, 1_000), "length": (0, 1_000_000),
-        "updates": (1, 1_000_000), "every": (1, 1_000_000_000), "discount": (0, 1),
+        "updates": (1, 1_000_000), "every": (1, 1_000_000_000), "discount": (0, 1), "limit": (1, float("inf")),
     }
+
+    apart: ClassVar[bool] = False
 
     # the buffer -----------------------------------------------------------------------------------------------------
 
@@ -200,11 +205,14 @@ class Uniform:
         kept = jax.eval_shape(lambda: (self.index(form), self.priorities(form)))
         return sum(x.size * np.dtype(x.dtype).itemsize for x in jax.tree.leaves(kept))
 
-    def check_memory(self, limit: int, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
-        """The bytes needed, refused where they are more than ``limit``, before anything is allocated."""
-        needed = self.nbytes(spec, num_envs, lanes, num_steps, extras)
-        if needed > limit:
-            rows = self.form(spec, num_envs, lanes, num_steps, extras).ring.rows
-            raise ConfigError(f"capacity = {self.capacity}: {needed / 2**20:,.1f} MiB for {rows} rows, more than the "
-                              f"{limit / 2**20:,.1f} MiB there are; about {int(rows * (limit / needed))} would fit")
+    def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
+        """The bytes needed, refused where they are more than the limit or than there are, before anything is allocated."""
+        return self.fit(layout.nbytes, spec, num_envs, lanes, num_steps, extras)
+
+    def fit(self, size_fn: Any, *sizes: Any) -> int:
+        form = self.form(*sizes)
+        needed, room = size_fn(form) + self.index_nbytes(form), min(self.limit, disk.memory())
+        if needed > room:
+            raise ConfigError(f"capacity = {self.capacity}: {needed / 2**20:,.1f} MiB of memory for {form.ring.rows} rows, more than the "
+                              f"{room / 2**20:,.1f} MiB there are; about {int(form.ring.rows * (room / needed))} would fit")
         return needed

@@ -22,7 +22,11 @@ class Local:
         """The engine for a plan; ``path`` auto fuses what can be compiled."""
         if isinstance(env, HostEnv) and path == "fused":
             raise ConfigError(f"path = 'fused': {env.spec.name!r} lives in Python and cannot be compiled; use --path ported")
+        buffer = algorithm.buffer(env.spec)
+        buffer.check(env.spec, num_envs, num_envs // lane_envs, algorithm.num_steps)
+        if buffer.apart and path == "fused":
+            raise ConfigError("path = 'fused': replay that does not lie on the device cannot be compiled in; use --path ported")
         sizes: dict[str, Any] = {"num_envs": num_envs, "lane_envs": lane_envs, "stream_episodes": stream_episodes}
         if isinstance(env, HostEnv):
             return Ported(algorithm, None, make_fn, **sizes)
-        return Ported(algorithm, env, None, **sizes) if path == "ported" else Fused(algorithm, env, **sizes)
+        return Ported(algorithm, env, None, **sizes) if path == "ported" or buffer.apart else Fused(algorithm, env, **sizes)

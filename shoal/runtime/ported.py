@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from shoal.errors import DeadlineError
 from shoal.host_act import acting
 from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
+from shoal.runtime.apart import Apart
 from shoal.runtime.cut import ends, filled, named, on_device, watch
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
@@ -64,6 +66,8 @@ class LearnerState(NamedTuple):
 
 _clear = jax.jit(loops.clear_desk, static_argnums=(1, 3, 4))
 _policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
+_copied = jax.jit(lambda algorithm, learner: jax.tree.map(jnp.copy, algorithm.policy(learner)))  # the learner is used up by its updates
+_count = jax.jit(flow.count)
 _start = jax.jit(lane.start, static_argnums=4)
 _draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
 _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key, (size,)), static_argnums=(1, 3))
@@ -119,6 +123,8 @@ class Ported:
         self._stream = stream_episodes
         self._chunks, self._params = Queue(), Shelf(lag + 1)
         self._deadline_s, self._refused, self._iteration = 60.0, 0, 0
+        self._apart: Apart | None = None
+        self.scratch: Path | None = None  # a folder for a buffer in files
 
     # set-up
 
@@ -131,9 +137,13 @@ class Ported:
             probe: Any = self._make()
             self.spec, self._vector = probe.spec, probe if isinstance(probe, GymVector) else None
             probe.close()
-        desk = _clear(self.algorithm, self.spec, self.root, self.num_lanes, self._lane_envs)
+        if self.algorithm.buffer(self.spec).apart:
+            self._apart = Apart(self.algorithm, self.spec, self.num_lanes, self._lane_envs, self.scratch)
+            desk = self._apart.clear(self.root)
+        else:
+            desk = _clear(self.algorithm, self.spec, self.root, self.num_lanes, self._lane_envs)
         self._state = LearnerState(desk, flow.init_tally())
-        self._params.versions = {0: _policy(self.algorithm, desk.learner)}
+        self._params.versions = {0: _copied(self.algorithm, desk.learner)}
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
         self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
@@ -176,8 +186,14 @@ class Ported:
         """What ``run_learner`` calls: learn from one chunk of every lane."""
         data, episodes = _beside([c.data for c in chunks], 1), _beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
-        self._state, policy, metrics, count = _learn(self.algorithm, self._state, data, _beside([c.memory for c in chunks], 0), episodes,
-                                                     behaviour, self.root, np.int32(iteration), self.spec)
+        if self._apart is not None:
+            desk, metrics = self._apart.study(self._state.desk, data, behaviour, self.root, np.int32(iteration))
+            tally, count = _count(self._state.tally, episodes)
+            self._state, policy = LearnerState(desk, tally), _copied(self.algorithm, desk.learner)
+        else:
+            memory = _beside([c.memory for c in chunks], 0)
+            self._state, policy, metrics, count = _learn(self.algorithm, self._state, data, memory, episodes, behaviour, self.root,
+                                                         np.int32(iteration), self.spec)
         values = {name: float(x) for name, x in jax.device_get(metrics).items()}
         self._refused = watch(self._refused, values, iteration)
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
@@ -187,7 +203,8 @@ class Ported:
     # the cut
 
     def cut(self) -> dict[str, np.ndarray]:
-        out = named(self._state, "run") | {"refused": np.asarray(self._refused), "iteration": np.asarray(self._iteration)}
+        state = named(self._state, "run") if self._apart is None else self._apart.tensors(self._state)
+        out = state | {"refused": np.asarray(self._refused), "iteration": np.asarray(self._iteration)}
         for version, params in self._params.versions.items():
             if version < self._iteration and self._lag:  # the policy that makes the next chunk is older than the learner
                 out |= named(params, f"version{version}")
@@ -198,9 +215,9 @@ class Ported:
         return out
 
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
-        self._state = filled(self._state, tensors, "run")
+        self._state = filled(self._state, tensors, "run") if self._apart is None else self._apart.filled(self._state, tensors)
         self._refused, self._iteration = int(tensors["refused"]), int(tensors["iteration"])
-        newest = _policy(self.algorithm, self._state.desk.learner)
+        newest = _copied(self.algorithm, self._state.desk.learner)
         self._params.versions = {self._iteration: newest}
         for version in range(max(0, self._iteration - self._lag), self._iteration):
             self._params.versions[version] = filled(newest, tensors, f"version{version}")
@@ -211,6 +228,10 @@ class Ported:
             part = slice(i * self._lane_envs, (i + 1) * self._lane_envs)
             x.state = jax.tree.map(lambda leaf, part=part: leaf[part], joined)
         return []
+
+    def attach(self, folder: Path) -> dict[str, str]:
+        """Put what is in files into a checkpoint's folder, too."""
+        return {} if self._apart is None else self._apart.attach(self._state, folder)
 
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the learner, for acting."""

@@ -105,7 +105,7 @@ def _solve_fused(task: _Task) -> Solved:
         return jax.vmap(over_seeds, in_axes=(None, 0, 0, None))(algorithm, kinds, queries, roots)
 
     def in_turn(algorithm: Algorithm, kinds: Array, queries: Array, roots: Array) -> Solved:
-        return jax.lax.map(lambda of: jax.lax.map(lambda root: one(algorithm, *of, root), roots), (kinds, queries))
+        return jax.lax.map(lambda of: jax.lax.map(lambda root: one(algorithm, of[0], of[1], root), roots), (kinds, queries))
 
     # side by side, every update would copy the replay buffers of all runs, since any of them might have none due
     spec = task.env_fn(task.kinds[0]).spec

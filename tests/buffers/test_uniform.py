@@ -162,8 +162,9 @@ def test_memory_is_known_before_it_is_taken():
     needed = buffer.nbytes(SPEC, 8, 1, 8)
     assert needed == 10**9 * (3 + 1 + 1 + 1 + 3 + 1 + 1) * 4 + 3 * 4
     with pytest.raises(ConfigError, match="capacity = 1000000000"):
-        buffer.check_memory(2**30, SPEC, 8, 1, 8)
-    assert buffer.check_memory(needed, SPEC, 8, 1, 8) == needed
+        Uniform(capacity=10**9, batch_size=8, start=1, limit=2.0**30).check(SPEC, 8, 1, 8)
+    fits = Uniform(capacity=10**6, batch_size=8, start=1)
+    assert fits.check(SPEC, 8, 1, 8) == fits.nbytes(SPEC, 8, 1, 8)
     small = Uniform(capacity=64, batch_size=8, start=1)
     kept = jax.tree.leaves(small.init(SPEC, 8, 1, 8))
     assert small.nbytes(SPEC, 8, 1, 8) == sum(x.nbytes for x in kept)
