@@ -18,7 +18,7 @@ def words(key):
 def test_keys_are_pinned():
     """Another number here means that every published run and checkpoint changes."""
     assert [(s.name, int(s)) for s in Stream] == [("INIT", 0), ("ACT", 1), ("ENV", 2), ("LEARN", 3), ("EVAL_ACT", 4),
-                                                  ("EVAL_ENV", 5), ("RESET", 6)]
+                                                  ("EVAL_ENV", 5), ("RESET", 6), ("SAMPLE", 7)]
     assert words(rng.root(2**33 + 5)) == [2, 5]
     assert words(rng.key(rng.root(0), Stream.INIT, 3, 7)) == [3432578555, 1652103747]
     assert words(rng.key(rng.root(1), Stream.ACT, 3, 7)) == [2102073981, 2455457480]

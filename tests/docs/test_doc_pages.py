@@ -24,7 +24,7 @@ def _by_name(page):
 
 def test_the_pages_with_snippets_are_those_we_think():
     known = {"getting-started", "run-folder", "environments", "algorithms", "determinism", "own-environment", "own-network",
-             "own-algorithm", "check-env", "teams", "callbacks", "design"}
+             "own-algorithm", "check-env", "teams", "callbacks", "design", "replay"}
     assert {page.stem for page in RUNNABLE} >= {"README", *known}
 
 
