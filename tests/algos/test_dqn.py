@@ -51,17 +51,18 @@ def means(head, obs):
 
 @pytest.mark.parametrize("double", [False, True])
 def test_an_update_is_one_step_on_the_huber_loss(double):
-    agent, state, batch = prepared(DQN(**COMMON, double=double, duelling=double, prioritised=True))
+    bend = 3.0
+    agent, state, batch = prepared(DQN(**(COMMON | {"huber": bend}), double=double, duelling=double, prioritised=True))
     data, head, rows = batch.data, state.judge.head, np.arange(ROWS)
     ahead = means(state.target, data.next_obs)
     action = best_allowed(means(head, data.next_obs) if double else ahead, data.next_obs[MASK])
     target = data.reward + 0.9 * data.alive * ahead[rows, action]
     errors = target - means(head, data.obs)[rows, data.action]
-    assert (np.abs(errors) > 0.5).any() and (np.abs(errors) < 0.5).any()  # both sides of the bend
+    assert (np.abs(errors) > bend).any() and (np.abs(errors) < bend).any()
 
     def loss(head):
         error = jnp.abs(target - head(data.obs["x"])[rows, data.action])
-        bent = jnp.where(error <= 0.5, 0.5 * error**2, 0.5 * (error - 0.25))
+        bent = jnp.where(error <= bend, 0.5 * error**2, bend * (error - bend / 2))
         return (bent * batch.weight)[:5].sum() / 5
 
     stepped = jax.tree.map(lambda x, slope: x - 0.1 * slope, head, jax.grad(loss)(head))

@@ -60,6 +60,20 @@ FLOOR = {
     "gSDE fused (pendulum)": ["ppo", "pendulum", *NOISE, *every(800_000)],
     "gSDE ported (Pendulum-v1)": ["ppo", "Pendulum-v1", *LANES, *NOISE, *every(40_000)],
 }
+KEPT = [*NET, "--num-steps", "4", "--capacity", "20000", "--start-size", "500", "--batch-size", "32", "--update-every", "8"]
+LINEAR = [flag for flag in KEPT if flag not in ("--hidden", "16")]
+REPLAY = {
+    "DQN fused (cartpole, prioritised)": ["dqn", "cartpole", *KEPT, "--prioritised", *every(400_000)],
+    **{f"DQN ported (CartPole-v1, prioritised, {store})": ["dqn", "CartPole-v1", *LANES, *KEPT, "--prioritised", "--store", store,
+                                                           *every(24_000)] for store in ("device", "host", "mapped")},
+    "QR-DQN fused (cartpole)": ["qr_dqn", "cartpole", *KEPT, *every(200_000)],
+    "QR-DQN ported (CartPole-v1, host)": ["qr_dqn", "CartPole-v1", *LANES, *KEPT, "--store", "host", *every(24_000)],
+    "linear Q fused (cartpole)": ["linear_q", "cartpole", *LINEAR, *every(400_000)],
+    "linear Q ported (CartPole-v1, mapped)": ["linear_q", "CartPole-v1", *LANES, *LINEAR, "--store", "mapped", *every(24_000)],
+    **{f"{algo.upper()} fused (pendulum)": [algo, "pendulum", *KEPT, *every(100_000)] for algo in ("sac", "td3", "ddpg")},
+    **{f"{algo.upper()} ported (Pendulum-v1, {store})": [algo, "Pendulum-v1", *LANES, *KEPT, "--store", store, *every(20_000)]
+       for algo, store in (("sac", "mapped"), ("td3", "host"), ("ddpg", "device"))},
+}
 
 
 def hold(name: str, args: list[str], kills: int, seed: int, folder: Path, cold_end: bool = True) -> chain.Outcome:
@@ -89,11 +103,11 @@ def test_twenty_kills(name: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FLOOR)
+@pytest.mark.parametrize("name", [*FLOOR, *REPLAY])
 def test_ten_kills(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))  # where the plugin lies
-    outcome = hold(name, FLOOR[name], 10, 101 + list(FLOOR).index(name), tmp_path)
+    outcome = hold(name, (FLOOR | REPLAY)[name], 10, 101 + [*FLOOR, *REPLAY].index(name), tmp_path)
     landed = outcome.landed()
     assert landed["saving"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
 

@@ -1,0 +1,85 @@
+"""Runs that learn from memory: where rows lie changes no bit, they come back with a resume, and what cannot work is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal import store
+from shoal.algos.dqn import DQN
+from shoal.errors import ConfigError, StoreError
+from shoal.testing import faults
+
+STORES = ("device", "host", "mapped")
+
+
+def agent(where: str, **fields) -> DQN:
+    return DQN(**({"num_steps": 4, "capacity": 400, "start_size": 100, "batch_size": 32, "update_every": 4, "hidden": (8,), "n_step": 3,
+                   "prioritised": True, "store": where, "horizon": 2000.0} | fields))
+
+
+def go(run, where, steps=1024, **settings):
+    who = settings.pop("who", None) or agent(where)
+    return run("CartPole-v1", who, path="ported", steps=steps, log_every=256, eval_every=256, lane_envs=2, **settings)
+
+
+def test_where_rows_lie_changes_no_bit_and_a_resume_goes_on(run):
+    whole = {where: go(run, where) for where in STORES}
+    assert len({done.sha for done in whole.values()}) == 1
+    for where in STORES:
+        half = go(run, where, steps=512)
+        again = go(run, where, out=half.folder)
+        assert again.sha == whole[where].sha
+        assert (again.folder / "metrics.jsonl").read_bytes() == (whole[where].folder / "metrics.jsonl").read_bytes()
+    plain = {where: go(run, where, who=agent(where, prioritised=False)) for where in STORES}
+    assert len({done.sha for done in plain.values()}) == 1 and plain["device"].sha != whole["device"].sha
+
+
+def test_files_are_part_of_a_checkpoint(run, capfd):
+    calm = go(run, "mapped")
+    done = go(run, "mapped", steps=640, checkpoint_every="256")
+    newest = store.found(done.folder)[0]
+    rows = sorted(newest.glob("rows-*.rows"))
+    assert rows and (newest / "segments.json").exists()
+    damaged = bytearray(rows[0].read_bytes())
+    damaged[7] ^= 1
+    rows[0].unlink()  # it may be linked from elsewhere
+    rows[0].write_bytes(damaged)
+    capfd.readouterr()
+    again = go(run, "mapped", out=done.folder)
+    assert f"skipped damaged {newest.name}" in capfd.readouterr().err
+    assert again.sha == calm.sha
+
+
+def test_what_is_full_is_linked_and_not_written_again(run, tmp_path):
+    done = go(run, "mapped", steps=1024, checkpoint_every="512", keep=2)
+    live = {path.stat().st_ino for path in (done.folder / "replay").iterdir()}
+    kept = {path.stat().st_ino for path in store.found(done.folder)[0].glob("*.rows")}
+    assert live & kept, "nothing is linked"
+    assert kept - live, "what is still written to must not be linked"
+
+
+def test_what_cannot_work_is_refused_before_a_folder_exists(run, tmp_path):
+    with pytest.raises(ConfigError, match="cannot be compiled in; use --path ported"):
+        run("cartpole", agent("host"), path="fused", steps=64, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"capacity = 100000000: .* MiB of memory for .* rows, more than the 10\.0 MiB there are"):
+        run("cartpole", agent("device", capacity=10**8, memory_limit=10 / 1024), steps=64, out=tmp_path / "b")
+    with pytest.raises(ConfigError, match=r"capacity = 2000000000: .* MiB of files, more than the .* that are free on the disk"):
+        run("cartpole", agent("mapped", capacity=2 * 10**9, prioritised=False, batch_size=8), steps=64, out=tmp_path / "c")
+    with pytest.raises(ConfigError, match="batch_size = 4096: larger than the buffer"):
+        run("cartpole", agent("device", batch_size=4096), steps=64, out=tmp_path / "d")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_under_the_rows_is_an_error_that_names_them(run):
+    faults.arm("buffer", "allocate", 1, "enospc", forever=True)
+    with pytest.raises(StoreError, match=r"replay: no room for another .* MiB of replay: No space left on device"):
+        go(run, "mapped")
+
+
+def test_a_policy_is_loaded_beside_a_run_without_touching_its_rows(run):
+    import shoal
+
+    done = go(run, "mapped")
+    before = {path.name: path.stat().st_mtime_ns for path in (done.folder / "replay").iterdir()}
+    assert shoal.evaluate(done.folder, episodes=2)["episodes"] == 2
+    assert {path.name: path.stat().st_mtime_ns for path in (done.folder / "replay").iterdir()} == before
