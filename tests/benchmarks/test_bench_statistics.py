@@ -96,7 +96,7 @@ def test_verify_of_a_task_that_only_gymnasium_has():
 def test_verify_goes_on_past_a_missing_package_but_is_not_content(tmp_path, monkeypatch, capsys):
     absent = verify.Task("", "ShoalAbsent-v0", 100, 0.0, "–")  # an id that no package here registers
     monkeypatch.setattr(verify, "TASKS", {"absent": absent})
-    assert not verify.verify(["absent", "absent"], ["fused", "ported"], [0], tmp_path / "scores.md")
+    assert not verify.verify(["absent", "absent"], ["fused", "ported"], 1, tmp_path / "scores.md")
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 2 and all(line.startswith("ppo ShoalAbsent-v0 ported: NOT run: unknown env") for line in said)
     assert not (tmp_path / "scores.md").exists()
