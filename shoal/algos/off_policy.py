@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import nets, optim
+from shoal.buffers.hindsight import Hindsight
 from shoal.buffers.host import Host
 from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
@@ -47,6 +48,10 @@ class Replay:
     """prioritised: how much priorities count; 0 is uniform."""
     priority_beta: float = 0.4
     """prioritised: share of the bias that weights take back at first; it rises to 1 over the horizon."""
+    hindsight: str = "none"
+    """Put in goals that were reached afterwards: future, final or episode, by which step they are taken from; none without."""
+    hindsight_goals: int = 4
+    """hindsight: draws with such a goal, for every one with its own."""
     learning_rate: float = 1e-3
     """Step size of the optimiser, before its schedule."""
     learning_rate_schedule: str = "constant"
@@ -69,9 +74,10 @@ class Replay:
         "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),
         "priority_beta": (0, 1), "learning_rate": (0, 1e3), "horizon": (0, float("inf")), "discount": (0, 1),
         "max_grad_norm": (0, float("inf")), "epsilon": (0, 1), "l2": (0, 1e3), "memory_limit": (1e-6, float("inf")),
+        "hindsight_goals": (1, 1_000),
     }
     CHOICES: ClassVar[dict] = {
-        "store": ("device", "host", "mapped"),
+        "store": ("device", "host", "mapped"), "hindsight": ("none", "future", "final", "episode"),
         "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
         "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
     }
@@ -83,6 +89,10 @@ class Replay:
     def _kept(self) -> Uniform:
         plain: dict[str, Any] = {"capacity": self.capacity, "batch_size": self.batch_size, "start": self.start_size, "n_step": self.n_step,
                  "updates": self.updates, "every": self.update_every, "discount": self.discount, "limit": self.memory_limit * 2.0**30}
+        if self.hindsight != "none":
+            if self.prioritised:
+                raise ConfigError("prioritised: hindsight draws uniformly; set one of the two")
+            return Hindsight(**plain, goals=self.hindsight_goals, choice=self.hindsight)
         if not self.prioritised:
             return Uniform(**plain)
         rising: Any = jnp.maximum((self.horizon - self.start_size) * self.updates / self.update_every, 1.0)

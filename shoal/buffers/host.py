@@ -42,8 +42,8 @@ def put(form: Form, store: Store, which: np.ndarray, cursor: np.ndarray, start: 
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=(2, 3))
-def _enter(buffer: Uniform, form: Form, index: Index, priority: Any, lane: Array | None, num_ends: Array) -> Any:
-    return buffer.enter(form, index, priority, lane, num_ends)
+def _enter(buffer: Uniform, form: Form, index: Index, priority: Any, lane: Array | None, num_ends: Array, last: Array) -> Any:
+    return buffer.enter(form, index, priority, lane, num_ends, last)
 
 
 @functools.partial(jax.jit, static_argnums=1, donate_argnums=3)
@@ -86,7 +86,7 @@ class Host:
         """A chunk of one lane, or of all; arrays of NumPy or JAX."""
         (form,) = state.form
         chunk = self.buffer.pack(form, lane, jax.tree.map(np.ascontiguousarray, jax.device_get(data)), np)
-        index, priority, where = _enter(self.buffer, form, state.index, state.priority, lane, chunk.num_ends)
+        index, priority, where = _enter(self.buffer, form, state.index, state.priority, lane, chunk.num_ends, chunk.last)
         which, slot, start = (np.asarray(x) for x in where)
         self.put(form, state.store, which, slot, start, chunk)
         return State(state.store, index, priority, state.form)

@@ -47,6 +47,7 @@ class Form(NamedTuple):
     fields: tuple[Field, ...]  # its leaves, in order
     words: int
     pooled: bool  # the last word is then an end's number within its chunk
+    reward_fn: Any = None  # the spec's, where goals are put in afterwards
 
     def of(self, *kinds: str) -> list[Field]:
         return [field for field in self.fields if field.kind in kinds]
@@ -69,6 +70,7 @@ class Chunk(NamedTuple):
     ends: tuple[Array, ...]  # [K, T·b, ...]: successors, those of ends first
     newest: tuple[Array, ...]  # [K, b, ...]: successors of the last step
     num_ends: Array  # [K] int32
+    last: Array  # [T, n] bool
 
 
 class Drawn(NamedTuple):
@@ -142,14 +144,15 @@ def pack(form: Form, data: Transition, num_lanes: int, xp: Any = jnp) -> Chunk:
     words = [_bits(leaves[f]).reshape((*leaves[f].shape[:2], -1)) for f in form.of("word")]
     wide = tuple(leaves[f] for f in form.of("wide"))
     if not form.pooled:
-        return Chunk(xp.concatenate(words, axis=-1), wide, (), (), (), xp.zeros(num_lanes, xp.int32))
+        return Chunk(xp.concatenate(words, axis=-1), wide, (), (), (), xp.zeros(num_lanes, xp.int32), xp.asarray(data.last))
     last = lanes(xp.asarray(data.last))
     order, number = pool.order(last, xp)
     number = number.reshape((num_lanes, shape.steps, shape.envs)).swapaxes(0, 1).reshape((shape.steps, -1, 1))
     each = xp.arange(num_lanes)[:, None]
     following = [lanes(leaves[f]) for f in form.of("successor")]
     return Chunk(xp.concatenate([*words, number.astype(xp.uint32)], axis=-1), wide, tuple(lanes(leaves[f]) for f in form.of("pool")),
-                 tuple(x[each, order] for x in following), tuple(x[:, -shape.envs:] for x in following), last.sum(1).astype(xp.int32))
+                 tuple(x[each, order] for x in following), tuple(x[:, -shape.envs:] for x in following), last.sum(1).astype(xp.int32),
+                 xp.asarray(data.last))
 
 
 def _bits(leaf: Array) -> Array:
@@ -268,7 +271,7 @@ def _choose(steps: Sequence[Array] | Array, reach: list[Array]) -> Array:
     return chosen
 
 
-def _unpack(form: Form, words: Array, wide: Sequence[Array]) -> Transition:
+def unpack(form: Form, words: Array, wide: Sequence[Array]) -> Transition:
     """Words [..., F] and wide fields as a transition [..., ...]."""
     rest, leaves = iter(wide), []
     for field in form.fields:
@@ -282,7 +285,7 @@ def _unpack(form: Form, words: Array, wide: Sequence[Array]) -> Transition:
 
 def sequences(form: Form, fetched: Fetched) -> Transition:
     """Windows [length, B, ...]; steps after an episode's end count for nothing."""
-    data = _unpack(form, fetched.words, fetched.wide)
+    data = unpack(form, fetched.words, fetched.wide)
     ended = jnp.cumsum(data.last[:-1].astype(jnp.int32), axis=0) > 0
     valid = jnp.concatenate([data.valid[:1], jnp.where(ended, 0.0, data.valid[1:])])
     return data._replace(valid=valid)
@@ -295,15 +298,15 @@ def n_step(form: Form, fetched: Fetched, discount: Array) -> Transition:
     reward + γ · alive · V(next_obs). Sutton (1988), "Learning to predict by the methods of temporal differences".
     """
     span = fetched.words.shape[0]
-    first = _unpack(form, fetched.words[0], fetched.wide)
+    first = unpack(form, fetched.words[0], fetched.wide)
     if span == 1:
         return first
     reach = _reach(form, fetched.words, fetched.exists)
     reward, factor, power = first.reward, jnp.ones_like(first.alive), jnp.ones(())
     for step, goes in enumerate(reach, start=1):
         power = power * discount
-        reward = reward + jnp.where(goes, power * _unpack(form, fetched.words[step], fetched.wide).reward, 0.0)
+        reward = reward + jnp.where(goes, power * unpack(form, fetched.words[step], fetched.wide).reward, 0.0)
         factor = jnp.where(goes, power, factor)
     # of the wide fields the successors were read where the transition ends, the others where it begins
-    end = _unpack(form, _choose(fetched.words, reach), fetched.wide)
+    end = unpack(form, _choose(fetched.words, reach), fetched.wide)
     return first._replace(reward=reward, alive=end.alive * factor, next_obs=end.next_obs, last=end.last)

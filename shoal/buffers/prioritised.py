@@ -51,7 +51,8 @@ class Prioritised(Uniform):
     def priorities(self, form: Form) -> Priorities:
         return Priorities(sum_tree.init(form.ring.rows), jnp.ones(()), *(jnp.zeros((), jnp.int32) for _ in range(3)))
 
-    def entered(self, form: Form, index: ring.Index, priority: Priorities, which: Array, slot: Array, gone: Array | None) -> Priorities:
+    def entered(self, form: Form, index: ring.Index, priority: Priorities, which: Array, slot: Array, gone: Array | None, last: Array
+                ) -> Priorities:
         """New rows get the largest priority so far; those that cannot begin a sequence yet wait with 0."""
         shape, wait = form.ring, max(self.length, 1) - 1
         num = shape.steps * shape.envs

@@ -76,7 +76,7 @@ class Uniform:
         """A chunk [T, b, ...] of one lane; or [T, L·b, ...] of every lane, in lane order, where ``lane`` is None."""
         (form,) = state.form
         chunk = self.pack(form, lane, data)
-        index, priority, where = self.enter(form, state.index, state.priority, lane, chunk.num_ends)
+        index, priority, where = self.enter(form, state.index, state.priority, lane, chunk.num_ends, chunk.last)
         return State(layout.put(form, state.store, *where, chunk), index, priority, state.form)
 
     def interrupt(self, state: State, lane: Array) -> State:
@@ -125,9 +125,11 @@ class Uniform:
     def priorities(self, form: Form) -> Any:
         return ()
 
-    def enter(self, form: Form, index: ring.Index, priority: Any, lane: Array | None, num_ends: Array
+    def enter(self, form: Form, index: ring.Index, priority: Any, lane: Array | None, num_ends: Array, last: Array
               ) -> tuple[ring.Index, Any, tuple[Array, Array, Array]]:
-        """The index once a chunk of ``lane`` stands at its cursor; and where to write it: lanes, slots, places in the pool, [K] each."""
+        """The index once a chunk of ``lane`` with ends ``last`` [T, n] stands at its cursor; and where to write it: lanes, slots, places
+        in the pool, [K] each.
+        """
         which = ring.lanes(form.ring, lane)
         slot = index.cursor[which]
         gone, start = None, jnp.zeros_like(slot)
@@ -135,9 +137,10 @@ class Uniform:
             index, gone = pool.allocate(form.ring, index, which, num_ends)
             start = index.blocks.start[which, slot // form.ring.steps]
         after = ring.advance(form.ring, index, lane)
-        return after, self.entered(form, after, priority, which, slot, gone), (which, slot, start)
+        return after, self.entered(form, after, priority, which, slot, gone, last), (which, slot, start)
 
-    def entered(self, form: Form, index: ring.Index, priority: Any, which: Array, slot: Array, gone: Array | None) -> Any:
+    def entered(self, form: Form, index: ring.Index, priority: Any, which: Array, slot: Array, gone: Array | None, last: Array
+                ) -> Any:
         """The priorities once chunks stand at slots ``slot`` of lanes ``which``; those at slots ``gone`` [·, K] had to go."""
         return priority
 
