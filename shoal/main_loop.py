@@ -151,9 +151,7 @@ class MainLoop:
         for iteration in report.iterations:
             self._account(iteration)
         reason = self._reached() or self._evaluate_if_due()
-        if self._signals.received:
-            reason = self._signals.name
-        reason = reason or self._asked()
+        reason = self._signals.name if self._signals.received else reason or self._asked()
         if reason or self._due_to_save():
             self._save(final=bool(reason))
         self._report(report)
