@@ -15,7 +15,7 @@ DISCOUNT = 0.8
 ITERATIONS = 80  # of 8 environments × 8 steps, with 16 updates
 REPLAY = {"num_steps": 8, "capacity": 512, "start_size": 128, "update_every": 4, "discount": DISCOUNT,
           "learning_rate_schedule": "linear", "horizon": 8.0 * 8 * ITERATIONS}
-DEEP = REPLAY | {"hidden": (16,), "batch_size": 32, "learning_rate": 1e-2, "target_every": 20, "epsilon_end": 0.2}
+DEEP = REPLAY | {"hidden": (16,), "batch_size": 32, "learning_rate": 3e-2, "target_every": 20, "epsilon_end": 0.2}
 AGENTS = {
     "plain": DQN(**DEEP, double=False, huber=float("inf")),
     "everything": DQN(**DEEP, duelling=True, noisy=True, n_step=3, prioritised=True),
