@@ -60,7 +60,8 @@ def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) ->
     blocks: Blocks = index.blocks
     size, chunks, room = shape.steps * shape.envs, shape.slots // shape.steps, entries(shape)
     head, used, filled = blocks.head[which], blocks.used[which], index.filled[which]
-    skip = jnp.where(head + 2 * size > room, room - head, 0)  # a block does not wrap
+    wraps = head + 2 * size > room  # a block does not lie on both sides
+    skip = jnp.where(wraps, room - head, 0)
     gone = []
     for _ in range(_EVICTIONS):
         chunk = (index.cursor[which] - filled) // shape.steps % chunks
@@ -70,7 +71,7 @@ def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) ->
         filled = filled - jnp.where(full, shape.steps, 0)
     here = index.cursor[which] // shape.steps
     before = (here - 1) % chunks
-    start, wasted = jnp.where(skip > 0, 0, head), jnp.where(filled > 0, skip, 0)
+    start, wasted = jnp.where(wraps, 0, head), jnp.where(filled > 0, skip, 0)
     sizes = _replace(blocks.size, which, before, blocks.size[which, before] + wasted)
     after = Blocks(_replace(blocks.start, which, here, start), _replace(sizes, which, here, size + ends),
                    blocks.head.at[which].set(start + size + ends), blocks.used.at[which].set(used + wasted + size + ends))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from replay_streams import FILM, address, film, picture, side_by_side
 
+from shoal.buffers import pool, ring
 from shoal.buffers.host import Host
 from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
@@ -143,6 +144,17 @@ def test_a_stream_that_breaks_off_ends_there(end, tmp_path):
         assert bool(batch.last[place]) == (over or (lane, stop) in broken)
         assert batch.alive[place] == CHUNKS[lane, stop // STEPS, end].alive[stop % STEPS, env] * 0.5 ** (stop - step)
     assert ends > 2
+
+
+def test_a_block_that_ends_where_the_pool_does_is_followed_by_one_at_its_beginning():
+    shape = ring.Shape(lanes=1, slots=4, envs=1, steps=1)
+    index, which, starts = ring.init(shape)._replace(blocks=pool.init(shape)), np.zeros(1, np.int32), []
+    for ends in [0] * 7 + [1, 0, 1]:
+        slot = int(index.cursor[0])
+        index, _ = pool.allocate(shape, index, which, np.int32([ends]))
+        index = ring.advance(shape, index, 0)
+        starts.append(int(index.blocks.start[0, slot]))
+    assert pool.entries(shape) == 9 and starts == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
 
 def test_memory_is_nearly_halved():
