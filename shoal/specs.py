@@ -103,6 +103,7 @@ class EnvSpec:
     max_episode_steps: int = 0  # 0: no limit known
     info: tuple[str, ...] = ()
     reward_fn: Callable[[Any, Any], tuple[Any, Any]] | None = None  # goals: (achieved, desired) → (reward, terminated), pure
+    frames: int = 1  # an observation is a stack of so many, oldest first along the last axis; a map that changes observations says 1
 
     @property
     def goal(self) -> bool:
@@ -119,8 +120,8 @@ class EnvSpec:
         return (self.num_agents,) if self.num_agents else ()
 
     def single(self) -> EnvSpec:
-        """The same world as one of its agents sees it."""
-        return replace(self, num_agents=0)
+        """The same world as one of its agents sees it; its stack of frames runs on where it leaves before the others."""
+        return replace(self, num_agents=0, frames=1)
 
 
 def zeros(space: Space, shape: tuple[int, ...] = ()) -> Any:

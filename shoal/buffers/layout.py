@@ -1,7 +1,7 @@
 """How transitions lie in a store, whoever holds the arrays.
 
 Numbers that belong to a row and are few lie together as words of 32 bits, so that reading a row is one access and not one per field;
-larger fields and narrower ones lie in arrays of their own, and large observations (images) once, in a pool.
+larger fields and narrower ones lie in arrays of their own, and large observations (images) once, in a pool: of a stack its newest frame.
 ``get`` does the same to arrays on a device and in memory.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from shoal import specs
 from shoal.buffers import pool, ring
 from shoal.errors import EnvError
-from shoal.specs import EnvSpec
+from shoal.specs import MASK, STATE, EnvSpec
 from shoal.types import Array, Transition, Tree
 
 _WORDS = 64  # numbers of a field, up to which it lies among the words
@@ -33,10 +33,16 @@ class Field(NamedTuple):
     dtype: str
     kind: str  # "word", "wide", "pool": an observation kept once, or "successor": the next one of a pool
     word: int  # where it begins among the words
+    frames: int = 1  # of a stack, of which a row keeps the newest
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The shape of what a row keeps."""
+        return (*self.shape[:-1], self.shape[-1] // self.frames) if self.frames > 1 else self.shape
 
 
 class Form(NamedTuple):
@@ -48,6 +54,11 @@ class Form(NamedTuple):
     words: int
     pooled: bool  # the last word is then an end's number within its chunk
     reward_fn: Any = None  # the spec's, where goals are put in afterwards
+
+    @property
+    def frames(self) -> int:
+        """Frames of the stacks among its fields."""
+        return max(field.frames for field in self.fields)
 
     def of(self, *kinds: str) -> list[Field]:
         return [field for field in self.fields if field.kind in kinds]
@@ -74,10 +85,10 @@ class Chunk(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Rows to read, [span, B] each."""
+    """Rows to read, [span, B] each; before them as many as a stack has older frames."""
 
     rows: Array  # int32
-    exists: Array  # bool: false past the newest step
+    exists: Array  # bool: false past the newest step, and before the lane's first
     places: Any  # pool.Places, or () without a pool
 
 
@@ -85,7 +96,7 @@ class Fetched(NamedTuple):
     """What was read."""
 
     words: Array  # [span, B, words]
-    wide: tuple[Array, ...]  # fields that are not words, in order; [B, ...], or [span, B, ...] of sequences
+    wide: tuple[Array, ...]  # fields that are not words, in order; [B, ...], or [span, B, ...] of sequences; a stack [..., frames, ...]
     exists: Array  # [span, B]
 
 
@@ -99,8 +110,8 @@ def row_of(spec: EnvSpec, extras: Tree = ()) -> Transition:
     return Transition(obs, action, number, number, obs, flag, number, extras)
 
 
-def form(shape: ring.Shape, row: Transition) -> Form:
-    """The form of a store for rows like ``row``."""
+def form(shape: ring.Shape, row: Transition, frames: int = 1) -> Form:
+    """The form of a store for rows like ``row``, whose observations are stacks of so many frames."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(row)
     fields, words = [], 0
     for path, leaf in leaves:
@@ -108,10 +119,12 @@ def form(shape: ring.Shape, row: Transition) -> Form:
         kind = "word" if size <= _WORDS and (dtype == np.bool_ or dtype.itemsize == 4) else "wide"
         if kind == "wide" and size * dtype.itemsize > _ONCE_BYTES and not row.last.shape:  # agents' episodes end apart
             kind = {"obs": "pool", "next_obs": "successor"}.get(name.split(".")[0], kind)
-        fields.append(Field(name, tuple(leaf.shape), dtype.name, kind, words))
+        aside = any(getattr(key, "key", None) in (MASK, STATE) for key in path)  # these are never stacked
+        fields.append(Field(name, tuple(leaf.shape), dtype.name, kind, words, 1 if aside or kind in ("word", "wide") else frames))
         words += size if kind == "word" else 0
     pooled = any(field.kind == "pool" for field in fields)
-    return Form(shape, structure, tuple(fields), words + pooled, pooled)
+    answer = Form(shape, structure, tuple(fields), words + pooled, pooled)
+    return answer._replace(ring=ring.behind(shape, answer.frames - 1))
 
 
 def shapes(form: Form) -> Store:
@@ -119,7 +132,7 @@ def shapes(form: Form) -> Store:
     front, places = (form.ring.lanes, form.ring.slots, form.ring.envs), (form.ring.lanes, pool.stride(form.ring))
 
     def arrays(kind: str, front: tuple[int, ...]) -> tuple[Any, ...]:
-        return tuple(jax.ShapeDtypeStruct((*front, *f.shape), jnp.dtype(f.dtype)) for f in form.of(kind))
+        return tuple(jax.ShapeDtypeStruct((*front, *f.kept), jnp.dtype(f.dtype)) for f in form.of(kind))
 
     return Store(jax.ShapeDtypeStruct((*front, form.words), jnp.uint32), arrays("wide", front), arrays("pool", places))
 
@@ -141,6 +154,9 @@ def pack(form: Form, data: Transition, num_lanes: int, xp: Any = jnp) -> Chunk:
         parts = x.reshape((shape.steps, num_lanes, shape.envs, *x.shape[2:])).swapaxes(0, 1)
         return parts.reshape((num_lanes, shape.steps * shape.envs, *x.shape[2:]))
 
+    def newest(field: Field) -> Array:
+        return lanes(leaves[field][..., -field.kept[-1]:] if field.frames > 1 else leaves[field])
+
     words = [_bits(leaves[f]).reshape((*leaves[f].shape[:2], -1)) for f in form.of("word")]
     wide = tuple(leaves[f] for f in form.of("wide"))
     if not form.pooled:
@@ -149,8 +165,8 @@ def pack(form: Form, data: Transition, num_lanes: int, xp: Any = jnp) -> Chunk:
     order, number = pool.order(last, xp)
     number = number.reshape((num_lanes, shape.steps, shape.envs)).swapaxes(0, 1).reshape((shape.steps, -1, 1))
     each = xp.arange(num_lanes)[:, None]
-    following = [lanes(leaves[f]) for f in form.of("successor")]
-    return Chunk(xp.concatenate([*words, number.astype(xp.uint32)], axis=-1), wide, tuple(lanes(leaves[f]) for f in form.of("pool")),
+    following = [newest(f) for f in form.of("successor")]
+    return Chunk(xp.concatenate([*words, number.astype(xp.uint32)], axis=-1), wide, tuple(newest(f) for f in form.of("pool")),
                  tuple(x[each, order] for x in following), tuple(x[:, -shape.envs:] for x in following), last.sum(1).astype(xp.int32),
                  xp.asarray(data.last))
 
@@ -225,26 +241,44 @@ def _apart(which: Array) -> Array:
 
 def get(form: Form, store: Store, drawn: Drawn, whole: bool) -> Fetched:
     """Read what was drawn. ``whole``: every field of every step; else wide fields only where an n-step transition begins or ends."""
-    words = take(store.words, drawn.rows)
-    reach = [] if whole else _reach(form, words, drawn.exists)
+    older, words = form.frames - 1, take(store.words, drawn.rows)
+    stacks = _stacks(form, words, drawn) if form.pooled else []
+    words, rows, exists = words[older:], drawn.rows[older:], drawn.exists[older:]
+    reach = [] if whole else _reach(form, words, exists)
     first, end = (lambda x: x, lambda x: x) if whole else (lambda x: x[0], lambda x: _choose(x, reach))
     wide, kept, again = iter(store.wide), iter(store.pool), iter(store.pool)
     answer = []
     for field in form.of("wide", "pool", "successor"):
         if field.kind == "pool":
-            answer.append(take(next(kept), first(drawn.places.at), 2))
+            answer.append(_read(field, next(kept), [first(x) for x in stacks[:-1]]))
         elif field.kind == "successor":
-            answer.append(take(next(again), end(_following(form, words, drawn.places)), 2))
+            answer.append(_read(field, next(again), [end(x) for x in stacks[1:]]))
         else:
-            answer.append(take(next(wide), (end if field.name.startswith("next_obs") else first)(drawn.rows)))
-    return Fetched(words, tuple(answer), drawn.exists)
+            answer.append(take(next(wide), (end if field.name.startswith("next_obs") else first)(rows)))
+    return Fetched(words, tuple(answer), exists)
 
 
-def _following(form: Form, words: Array, places: pool.Places) -> Array:
-    """Where the successors of rows lie, [span, B]."""
-    where = np.where if isinstance(words, np.ndarray) else jnp.where
-    last = words[..., _last(form)] != 0
-    return where(last, places.ends + words[..., -1].astype(np.int32), places.follow)
+def _stacks(form: Form, words: Array, drawn: Drawn) -> list[Array]:
+    """Where the frames of rows lie, oldest first, and last those of their successors, whose other frames are the rows' newest; [span, B]
+    each. A stack that reaches back beyond its episode repeats the first frame.
+    """
+    where, last = np.where if isinstance(words, np.ndarray) else jnp.where, words[..., _last(form)] != 0
+    at, older = drawn.places.at, form.frames - 1
+    span = len(at) - older
+    frames, goes = [at[older:]], True
+    for age in range(1, form.frames):
+        rows = slice(older - age, older - age + span)
+        goes = goes & drawn.exists[rows] & ~last[rows]
+        frames.append(where(goes, at[rows], frames[-1]))
+    following = where(last, drawn.places.ends + words[..., -1].astype(np.int32), drawn.places.follow)
+    return [*reversed(frames), following[older:]]
+
+
+def _read(field: Field, places: Array, stack: Sequence[Array]) -> Array:
+    """What lies at the places ``stack``, each [...]; of a stack [..., frames, ...], else the newest."""
+    if field.frames == 1:
+        return take(places, stack[-1], 2)
+    return take(places, (np if isinstance(stack[0], np.ndarray) else jnp).stack(stack, axis=-1), 2)
 
 
 def _last(form: Form) -> int:
@@ -276,11 +310,19 @@ def unpack(form: Form, words: Array, wide: Sequence[Array]) -> Transition:
     rest, leaves = iter(wide), []
     for field in form.fields:
         if field.kind != "word":
-            leaves.append(next(rest))
+            leaves.append(_joined(field, next(rest)))
             continue
         bits = words[..., field.word:field.word + field.size].reshape(words.shape[:-1] + field.shape)
         leaves.append(bits != 0 if field.dtype == "bool" else jax.lax.bitcast_convert_type(bits, jnp.dtype(field.dtype)))
     return jax.tree.unflatten(form.structure, leaves)
+
+
+def _joined(field: Field, read: Array) -> Array:
+    """The frames of a stack along the last axis; anything else as it is."""
+    if field.frames == 1:
+        return read
+    front = read.ndim - len(field.shape) - 1
+    return jnp.moveaxis(read, front, -2).reshape((*read.shape[:front], *field.shape))
 
 
 def sequences(form: Form, fetched: Fetched) -> Transition:

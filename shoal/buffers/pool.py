@@ -3,6 +3,7 @@
 Each lane has a pool of observations beside its ring. A chunk takes a block of it: its observations in order, then the true final
 observations of the episodes that ended in it. The newest successors wait behind the pool until the next chunk brings them again.
 Blocks differ in size, so many short episodes leave fewer rows: whole chunks are given up, the oldest first, and no row is ever inexact.
+Of a stack of frames only the newest is kept; the others are those of the rows before, some of which stay behind the oldest row held.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Blocks(NamedTuple):
     start: Array  # [L, chunks]
     size: Array  # [L, chunks]: up to where the next one starts
     head: Array  # [L]: where the newest block ends
-    used: Array  # [L]: the sizes of all chunks held, added up
+    used: Array  # [L]: the sizes of all chunks kept, added up
+    kept: Array  # [L]: slots whose observations are there: those held, and some behind them for the frames of stacks
 
 
 class Places(NamedTuple):
@@ -36,9 +38,12 @@ class Places(NamedTuple):
 
 
 def entries(shape: ring.Shape) -> int:
-    """Places of a lane's pool: one per row, a sixteenth more for ends, and room to write the next chunk."""
+    """Places of a lane's pool: one per row, a sixteenth more for ends, and room to write the next chunk.
+
+    What stays behind the rows held has room for all its ends besides, so that it never leaves fewer of them.
+    """
     rows = shape.slots * shape.envs
-    return rows + rows // 16 + 5 * shape.steps * shape.envs
+    return rows + rows // 16 + (5 * shape.steps + 2 * shape.back) * shape.envs
 
 
 def stride(shape: ring.Shape) -> int:
@@ -48,34 +53,45 @@ def stride(shape: ring.Shape) -> int:
 
 def init(shape: ring.Shape) -> Blocks:
     chunks = shape.lanes, shape.slots // shape.steps
-    return Blocks(jnp.zeros(chunks, jnp.int32), jnp.zeros(chunks, jnp.int32), jnp.zeros(shape.lanes, jnp.int32),
-                  jnp.zeros(shape.lanes, jnp.int32))
+    return Blocks(*(jnp.zeros(chunks, jnp.int32) for _ in range(2)), *(jnp.zeros(shape.lanes, jnp.int32) for _ in range(3)))
 
 
 def allocate(shape: ring.Shape, index: ring.Index, which: Array, ends: Array) -> tuple[ring.Index, Array]:
     """Make room for a chunk with ``ends`` [K] episode ends in each of the lanes ``which`` [K], at their cursors.
 
-    Answers the index without the chunks that had to go, and their first slots [evictions, K]; -1 where none had to.
+    Answers the index without the chunks that are held no more, and their first slots [·, K]; -1 where there are none.
     """
     blocks: Blocks = index.blocks
     size, chunks, room = shape.steps * shape.envs, shape.slots // shape.steps, entries(shape)
-    head, used, filled = blocks.head[which], blocks.used[which], index.filled[which]
+    head, used, kept = blocks.head[which], blocks.used[which], blocks.kept[which]
     wraps = head + 2 * size > room  # a block does not lie on both sides
     skip = jnp.where(wraps, room - head, 0)
-    gone = []
     for _ in range(_EVICTIONS):
-        chunk = (index.cursor[which] - filled) // shape.steps % chunks
-        full = (filled > 0) & ((filled == shape.slots) | (used + skip + 2 * size > room))
-        gone.append(jnp.where(full, chunk * shape.steps, -1))
+        chunk = (index.cursor[which] - kept) // shape.steps % chunks
+        full = (kept > 0) & ((kept == shape.slots) | (used + skip + 2 * size > room))
         used = used - jnp.where(full, blocks.size[which, chunk], 0)
-        filled = filled - jnp.where(full, shape.steps, 0)
+        kept = kept - jnp.where(full, shape.steps, 0)
+    filled, gone = _held(shape, index, which, kept)
     here = index.cursor[which] // shape.steps
     before = (here - 1) % chunks
-    start, wasted = jnp.where(wraps, 0, head), jnp.where(filled > 0, skip, 0)
+    start, wasted = jnp.where(wraps, 0, head), jnp.where(kept > 0, skip, 0)
     sizes = _replace(blocks.size, which, before, blocks.size[which, before] + wasted)
     after = Blocks(_replace(blocks.start, which, here, start), _replace(sizes, which, here, size + ends),
-                   blocks.head.at[which].set(start + size + ends), blocks.used.at[which].set(used + wasted + size + ends))
-    return index._replace(filled=index.filled.at[which].set(filled), blocks=after), jnp.stack(gone)
+                   blocks.head.at[which].set(start + size + ends), blocks.used.at[which].set(used + wasted + size + ends),
+                   blocks.kept.at[which].set(kept + shape.steps))
+    return index._replace(filled=index.filled.at[which].set(filled), blocks=after), gone
+
+
+def _held(shape: ring.Shape, index: ring.Index, which: Array, kept: Array) -> tuple[Array, Array]:
+    """Of the slots ``kept`` [K] those still held before the next chunk, [K]; and the first slots of chunks that are not, [·, K], or -1.
+
+    What lies behind the rows held is given up first; once anything has been, all of it must be there, for a lane's beginning is not.
+    """
+    filled, most = index.filled[which], shape.slots - shape.back - shape.steps
+    left = jnp.minimum(filled, jnp.where(kept < index.blocks.kept[which], jnp.minimum(kept - shape.back, most), most))
+    number = jnp.arange(_EVICTIONS + shape.back // shape.steps, dtype=jnp.int32)[:, None]
+    slots = (index.cursor[which] - filled + number * shape.steps) % shape.slots
+    return left, jnp.where(number * shape.steps < filled - left, slots, -1)
 
 
 def append(shape: ring.Shape, blocks: Blocks, lane: Array, chunk: Array, more: Array) -> tuple[Blocks, Array, Array]:
@@ -86,7 +102,8 @@ def append(shape: ring.Shape, blocks: Blocks, lane: Array, chunk: Array, more: A
     number = blocks.size[lane, chunk] - shape.steps * shape.envs + jnp.cumsum(more) - 1
     place = jnp.where(more, blocks.start[lane, chunk] + shape.steps * shape.envs + number, stride(shape))
     count = more.sum()
-    after = Blocks(blocks.start, blocks.size.at[lane, chunk].add(count), blocks.head.at[lane].add(count), blocks.used.at[lane].add(count))
+    after = Blocks(blocks.start, blocks.size.at[lane, chunk].add(count), blocks.head.at[lane].add(count), blocks.used.at[lane].add(count),
+                   blocks.kept)
     return after, place, number
 
 
@@ -108,6 +125,16 @@ def places(shape: ring.Shape, index: ring.Index, rows: Array) -> Places:
     follow = jnp.where(step + 1 < shape.steps, at + shape.envs, base + next_start + env)
     waiting = base + entries(shape) + env
     return Places(at, jnp.where(ring.age(shape, index, rows) == 0, waiting, follow), base + start + shape.steps * shape.envs)
+
+
+def before(shape: ring.Shape, index: ring.Index, row: Array, num: int) -> tuple[Array, Array]:
+    """The rows of ``num`` steps before ``row`` [B], oldest first, and which of them are there, both [num, B].
+
+    Of a row that is held they are, or the lane began with what is.
+    """
+    lane, slot, env = ring.place(shape, row)
+    back = jnp.arange(num, 0, -1, dtype=jnp.int32)[:, None]
+    return ring.row_at(shape, lane, slot - back, env), ring.age(shape, index, row) + back < index.blocks.kept[lane]
 
 
 def order(last: Any, xp: Any) -> tuple[Array, Array]:

@@ -21,10 +21,16 @@ class Shape(NamedTuple):
     slots: int  # per lane, a multiple of ``steps``
     envs: int  # per lane
     steps: int  # of a chunk
+    back: int = 0  # of the slots, those that stay readable behind the ones held: a whole number of chunks
 
     @property
     def rows(self) -> int:
         return self.lanes * self.slots * self.envs
+
+    @property
+    def capacity(self) -> int:
+        """Rows that are held at most."""
+        return self.lanes * (self.slots - self.back) * self.envs
 
 
 class Index(NamedTuple):
@@ -43,6 +49,12 @@ class Ticket(NamedTuple):
     stamp: Array  # [B] int32: its chunk's number among all of its lane
 
 
+def behind(shape: Shape, steps: int) -> Shape:
+    """``shape`` with room for at least so many steps behind those held."""
+    back = -(-steps // shape.steps) * shape.steps
+    return shape._replace(slots=shape.slots + back, back=back)
+
+
 def init(shape: Shape) -> Index:
     """An empty ring. No array is used twice: a buffer is donated to the calls that change it."""
     return Index(*(jnp.zeros(shape.lanes, jnp.int32) for _ in range(3)))
@@ -52,7 +64,7 @@ def advance(shape: Shape, index: Index, lane: Array | None) -> Index:
     """The index once ``lane`` (None: every lane) has put its chunk at its cursor."""
     which = lanes(shape, lane)
     return index._replace(cursor=index.cursor.at[which].set((index.cursor[which] + shape.steps) % shape.slots),
-                          filled=index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots)),
+                          filled=index.filled.at[which].set(jnp.minimum(index.filled[which] + shape.steps, shape.slots - shape.back)),
                           count=index.count.at[which].add(1))
 
 

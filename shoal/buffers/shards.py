@@ -6,6 +6,7 @@ chunk may be another lane's: its last steps are cut off there, as by a time limi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -52,7 +53,8 @@ class Shards:
             raise ConfigError(f"num_envs = {num_envs}: expected a multiple of the {lanes} lanes")
         if self.routing == "lane" and lanes % self.num:
             raise ConfigError(f"routing = 'lane': expected as many lanes for each of the {self.num} shards, got {lanes} lanes")
-        return spec, num_envs // lanes * self.num, self.num, num_steps, extras
+        # a chunk's older frames may lie in another shard: stacks are kept whole
+        return replace(spec, frames=1), num_envs // lanes * self.num, self.num, num_steps, extras
 
     def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
         return State(self.buffer.init(*self._sizes(spec, num_envs, lanes, num_steps, extras)), jnp.zeros((), jnp.int32))

@@ -168,6 +168,9 @@ class Uniform:
     def window(self, form: Form, index: ring.Index, row: Array) -> Drawn:
         """All that must be read for a draw of ``row`` [B]."""
         rows, exists = ring.window(form.ring, index, row, self.span)
+        if form.frames > 1:
+            older, there = pool.before(form.ring, index, row, form.frames - 1)
+            rows, exists = jnp.concatenate([older, rows]), jnp.concatenate([there, exists])
         return Drawn(rows, exists, pool.places(form.ring, index, rows) if form.pooled else ())
 
     def get(self, form: Form, store: Store, drawn: Drawn) -> Fetched:
@@ -185,18 +188,19 @@ class Uniform:
     def form(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> Form:
         """The sizes that ``init`` would allocate; settings that cannot work are refused by name. Allocates nothing."""
         chunks = max(-(-self.capacity // (num_envs * num_steps)), 1 + -(-(self.span - 1) // num_steps))
-        shape = ring.Shape(lanes, chunks * num_steps, num_envs // lanes, num_steps)
+        form = layout.form(ring.Shape(lanes, chunks * num_steps, num_envs // lanes, num_steps), layout.row_of(spec, extras), spec.frames)
+        shape = form.ring
         for name, right, wish in (
             ("num_envs", num_envs % lanes == 0, f"expected a multiple of the {lanes} lanes"),
             ("length", not (self.length and self.n_step > 1), "sequences have no n_step; set one of the two"),
             ("n_step", self.n_step == 1 or not spec.num_agents, "several agents end at different steps: expected 1"),
             ("capacity", shape.rows < 2**31, f"{shape.rows} rows in whole chunks; expected less than 2**31"),
-            ("batch_size", self.batch_size <= shape.rows, f"larger than the buffer, which holds {shape.rows}"),
-            ("start", self.start <= shape.rows, f"more than the buffer ever holds, {shape.rows}"),
+            ("batch_size", self.batch_size <= shape.capacity, f"larger than the buffer, which holds {shape.capacity}"),
+            ("start", self.start <= shape.capacity, f"more than the buffer ever holds, {shape.capacity}"),
         ):
             if not right:
                 raise ConfigError(f"{name} = {num_envs if name == 'num_envs' else getattr(self, name)}: {wish}")
-        return layout.form(shape, layout.row_of(spec, extras))
+        return form
 
     def nbytes(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
         """Bytes that ``init`` would allocate."""
@@ -214,8 +218,8 @@ class Uniform:
 
     def fit(self, size_fn: Any, *sizes: Any) -> int:
         form = self.form(*sizes)
-        needed, room = size_fn(form) + self.index_nbytes(form), min(self.limit, disk.memory())
+        needed, room, rows = size_fn(form) + self.index_nbytes(form), min(self.limit, disk.memory()), form.ring.capacity
         if needed > room:
-            raise ConfigError(f"capacity = {self.capacity}: {needed / 2**20:,.1f} MiB of memory for {form.ring.rows} rows, more than the "
-                              f"{room / 2**20:,.1f} MiB there are; about {int(form.ring.rows * (room / needed))} would fit")
+            raise ConfigError(f"capacity = {self.capacity}: {needed / 2**20:,.1f} MiB of memory for {rows} rows, more than the "
+                              f"{room / 2**20:,.1f} MiB there are; about {int(rows * (room / needed))} would fit")
         return needed

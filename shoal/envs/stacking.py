@@ -66,7 +66,7 @@ def stacked_space(space: Space, num: int) -> Space:
 def stacked_spec(spec: EnvSpec, num: int) -> EnvSpec:
     if num < 1:
         raise ConfigError(f"frame_stack = {num}: expected a number of at least 1")
-    return replace(without_goal(spec), obs=stacked_space(spec.obs, num))
+    return replace(without_goal(spec), obs=stacked_space(spec.obs, num), frames=num)
 
 
 # vectors -------------------------------------------------------------------------------------------------------------
@@ -112,6 +112,10 @@ def flat_space(space: Space) -> Space:
     return Group((("obs", box), *aside)) if aside else box
 
 
+def flat_spec(spec: EnvSpec) -> EnvSpec:
+    return replace(without_goal(spec), obs=flat_space(spec.obs), frames=1)
+
+
 def _tuple(values: np.ndarray) -> float | tuple[float, ...]:
     flat = values.reshape(-1)
     return float(flat[0]) if flat.size and (flat == flat[0]).all() else tuple(float(x) for x in flat)
@@ -155,7 +159,7 @@ class FlattenObs:
 
     @property
     def spec(self) -> EnvSpec:
-        return replace(without_goal(self.env.spec), obs=flat_space(self.env.spec.obs))
+        return flat_spec(self.env.spec)
 
     def reset(self, key: Key) -> tuple[Tree, Tree]:
         state, obs = self.env.reset(key)
@@ -196,7 +200,7 @@ class HostFlattenObs(HostMap):
     """``FlattenObs`` for a host environment."""
 
     def __init__(self, env: HostEnv):
-        super().__init__(env, replace(without_goal(env.spec), obs=flat_space(env.spec.obs)))
+        super().__init__(env, flat_spec(env.spec))
         self._space = env.spec.obs
 
     def reset(self, seed: int) -> Tree:
