@@ -14,8 +14,8 @@ from shoal import disk, loops, rng
 from shoal.buffers.mapped import Files, Mapped
 from shoal.errors import StoreError
 from shoal.loops import Desk
-from shoal.runtime.cut import filled, named
 from shoal.specs import EnvSpec
+from shoal.tensors import filled, named
 from shoal.types import Algorithm, Batch, Key, Metrics, Params, Transition
 
 _STORE = ".desk.buffer.store"

@@ -1,8 +1,7 @@
-"""What every engine does alike: trees to named tensors and back, refused updates, episodes in order."""
+"""What every engine does alike: refused updates, episodes in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,33 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow
-from shoal.errors import DivergedError, StoreError
-from shoal.types import Algorithm, EpisodeEnd, Tree
+from shoal.errors import DivergedError
+from shoal.types import Algorithm, EpisodeEnd
 
 _MAX_REFUSED = 10
-
-
-def named(tree: Tree, prefix: str) -> dict[str, np.ndarray]:
-    """A tree's leaves by path."""
-    flat = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return {prefix + jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in flat}
-
-
-def filled(tree: Tree, tensors: dict[str, np.ndarray], prefix: str, as_fn: Callable[[np.ndarray], Any] = jnp.asarray) -> Tree:
-    """``tree`` with its leaves taken from ``tensors`` by path; shapes and types must agree.
-
-    On the device, which halves numbers of 64 bits, unless ``as_fn`` says otherwise.
-    """
-    def one(path: Any, leaf: Any) -> Any:
-        name = prefix + jax.tree_util.keystr(path)
-        if name not in tensors:
-            raise StoreError(f"checkpoint has no {name}; it was made by another plan")
-        value = tensors[name]
-        if value.shape != leaf.shape or value.dtype != leaf.dtype:
-            raise StoreError(f"checkpoint's {name} is {value.dtype}{value.shape}, this plan needs {leaf.dtype}{leaf.shape}")
-        return as_fn(value)
-
-    return jax.tree_util.tree_map_with_path(one, tree)
 
 
 def on_device(algorithm: Algorithm) -> Any:

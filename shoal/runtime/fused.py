@@ -12,8 +12,9 @@ import numpy as np
 
 from shoal import lane, loops, rng
 from shoal.loops import Scores
-from shoal.runtime.cut import ends, filled, named, on_device, watch
+from shoal.runtime.cut import ends, on_device, watch
 from shoal.scoring import evaluate_compiled
+from shoal.tensors import filled, named
 from shoal.types import Algorithm, Env, Iteration, Limits, Params, Report
 
 _CALL_S = 1.0  # how long one call should take

@@ -21,9 +21,10 @@ from shoal.host_act import acting
 from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
 from shoal.runtime.apart import Apart
-from shoal.runtime.cut import ends, filled, named, on_device, watch
+from shoal.runtime.cut import ends, on_device, watch
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
+from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
 

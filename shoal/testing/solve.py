@@ -16,9 +16,10 @@ import numpy as np
 
 from shoal import lane, loops, rng
 from shoal.errors import ConfigError
-from shoal.runtime.cut import filled, on_device
+from shoal.runtime.cut import on_device
 from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
+from shoal.tensors import filled
 from shoal.testing.probes import Probe, expected
 from shoal.types import Algorithm, Array, Env, Key, Limits, Tree
 

@@ -13,7 +13,7 @@ PACKAGE = Path(shoal.__file__).parent
 LAYERS = (
     ("errors", "registry", "plan", "toml", "faultpoint", "disk", "specs", "types", "rng"),
     ("ops",),
-    ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "store"),
+    ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "tensors", "store"),
     ("algos",),
     ("lane", "host_act", "host_lane", "loops", "scoring"),
     ("runtime",),
