@@ -36,9 +36,10 @@ class Segment:
         self.memory = memory
 
     def digest(self, fresh: bool) -> str:
-        """SHA-256 of the file; of one that is sealed it is worked out once."""
-        if fresh or not self._digest:
-            self._digest = hashlib.sha256(self.memory.data).hexdigest()
+        """SHA-256 of the file; of one that is sealed it is worked out once, and not before that: until then it changes."""
+        if fresh:
+            return hashlib.sha256(self.memory.data).hexdigest()
+        self._digest = self._digest or self.digest(fresh=True)
         return self._digest
 
     def seal(self) -> None:

@@ -123,3 +123,15 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         damage(bad)
         with pytest.raises(DamagedError, match=f"bad{i}"):
             Files(tmp_path / f"new{i}", state.form[0], 500).load(bad)
+
+
+def test_digests_are_those_of_the_files_at_every_save(tmp_path):
+    """A segment that was open at one save and is full at the next has another digest then."""
+    mapped = Mapped(BUFFER, str(tmp_path / "one"), 500)
+    state = mapped.init(SPEC, LANES * ENVS, LANES, STEPS)
+    for seq in range(12):
+        state = mapped.add(state, 0, chunk(0, seq, STEPS, ENVS))
+        if seq % 3 == 0:
+            saved = tmp_path / f"saved{seq}"
+            saved.mkdir()
+            assert state.store.save(saved) == digests(saved)
