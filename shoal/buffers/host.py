@@ -74,6 +74,12 @@ class Host:
     """What is kept and how it is drawn: a ``Uniform`` or ``Prioritised``."""
 
     apart: ClassVar[bool] = True  # from the device
+    in_files: ClassVar[bool] = False
+
+    @property
+    def on_device(self) -> Any:
+        """The same with its rows on the device: what compiled code can be tried with."""
+        return self.buffer
 
     def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
         return self.buffer.check(spec, num_envs, lanes, num_steps, extras)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -136,6 +137,12 @@ class Mapped(Host):
     """Where the files go: a folder of its own."""
     segment_bytes: int = 2**26
     """Size of a file."""
+
+    in_files: ClassVar[bool] = True
+
+    def within(self, folder: Path) -> Mapped:
+        """The same with its files in another folder."""
+        return dataclasses.replace(self, folder=str(folder))
 
     def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> int:
         """The bytes of memory needed; refused where they, or those of the files, are more than there are."""

@@ -36,6 +36,10 @@ class Rollout:
     def update(self, state: tuple, ticket: Array, priorities: Array) -> tuple:
         return state
 
+    def interrupt(self, state: tuple, lane: Array) -> tuple:
+        """Chunks are whole as they are."""
+        return state
+
     def ready(self, state: tuple) -> Array:
         return jnp.asarray(state != ())
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from shoal import disk, loops, rng
-from shoal.buffers.mapped import Files, Mapped
+from shoal.buffers.mapped import Files
 from shoal.errors import StoreError
 from shoal.loops import Desk
 from shoal.specs import EnvSpec
@@ -45,7 +45,7 @@ class Apart:
         """A learner that has learned nothing, and an empty buffer; what an earlier life left in the folder goes."""
         buffer: Any = self.algorithm.buffer(self.spec)
         learner = _init(self.algorithm, self.spec, root)
-        if isinstance(buffer, Mapped):
+        if buffer.in_files:
             if self.folder is None:
                 return Desk(learner, (), np.zeros((), np.int32))
             try:
@@ -53,11 +53,11 @@ class Apart:
                     disk.remove(self.folder)
             except OSError as error:
                 raise StoreError(f"{self.folder}: cannot be emptied: {disk.cause(error)}") from error
-            buffer = dataclasses.replace(buffer, folder=str(self.folder))
-        self._buffer, sizes = buffer, (self.spec, self.num_lanes * self.lane_envs, self.num_lanes, self.algorithm.num_steps)
+            buffer = buffer.within(self.folder)
+        self.buffer, sizes = buffer, (self.spec, self.num_lanes * self.lane_envs, self.num_lanes, self.algorithm.num_steps)
 
         def one() -> Metrics:
-            inner = buffer.buffer
+            inner = buffer.on_device
             _, sample = inner.sample(inner.init(*sizes), root)
             updates, every = buffer.pace(0)
             batch = Batch(sample.batch, (), self.algorithm.policy(learner), every / updates, sample.weight)
@@ -67,7 +67,7 @@ class Apart:
         return Desk(learner, buffer.init(*sizes), np.zeros((), np.int32))
 
     def study(self, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Any) -> tuple[Desk, Metrics]:
-        return loops.study_apart(self.algorithm, self._buffer, desk, data, behaviour, root, iteration, _learn, self._names)
+        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _learn, self._names)
 
     # the cut
 

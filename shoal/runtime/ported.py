@@ -68,6 +68,7 @@ class LearnerState(NamedTuple):
 _clear = jax.jit(loops.clear_desk, static_argnums=(1, 3, 4))
 _policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
 _copied = jax.jit(lambda algorithm, learner: jax.tree.map(jnp.copy, algorithm.policy(learner)))  # the learner is used up by its updates
+_interrupt = jax.jit(lambda algorithm, held, index, spec: algorithm.buffer(spec).interrupt(held, index), static_argnums=3, donate_argnums=1)
 _count = jax.jit(flow.count)
 _start = jax.jit(lane.start, static_argnums=4)
 _draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
@@ -223,12 +224,27 @@ class Ported:
         for version in range(max(0, self._iteration - self._lag), self._iteration):
             self._params.versions[version] = filled(newest, tensors, f"version{version}")
         if self.env is None:
-            return [note for x in self.lanes for note in x.restore(_record(tensors, f"lane{x.lane}", x), inexact=inexact)]
+            return [note for x in self.lanes for note in self._restore(x, tensors, inexact)]
         joined = filled(_beside([x.state for x in self.lanes], 0), tensors, "lanes")
         for i, x in enumerate(self.lanes):
             part = slice(i * self._lane_envs, (i + 1) * self._lane_envs)
             x.state = jax.tree.map(lambda leaf, part=part: leaf[part], joined)
         return []
+
+    def _restore(self, x: Any, tensors: dict[str, np.ndarray], inexact: bool) -> list[str]:
+        notes = x.restore(_record(tensors, f"lane{x.lane}", x), inexact=inexact)
+        if notes:
+            self._interrupt(x.lane)
+        return notes
+
+    def _interrupt(self, index: int) -> None:
+        """Tell replay that a lane has started anew: no window may run from what it did into what it will do."""
+        desk = self._state.desk
+        if desk.buffer == ():
+            return
+        held = (_interrupt(self.algorithm, desk.buffer, np.int32(index), self.spec) if self._apart is None
+                else self._apart.buffer.interrupt(desk.buffer, index))
+        self._state = self._state._replace(desk=desk._replace(buffer=held))
 
     def attach(self, folder: Path) -> dict[str, str]:
         """Put what is in files into a checkpoint's folder, too."""
@@ -260,7 +276,9 @@ class Ported:
 
         limit = self.spec.max_episode_steps or ENDLESS
         role = lane.role(0.0, self._lane_envs, greedy)
-        return self.lanes[0].evaluate(self._acting(self.policy()), noise, episodes, role, limit)
+        scores = self.lanes[0].evaluate(self._acting(self.policy()), noise, episodes, role, limit)
+        self._interrupt(0)
+        return scores
 
     def close(self) -> None:
         for x in self.lanes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gymnasium
+import numpy as np
 import pytest
 
 from shoal import store
 from shoal.algos.dqn import DQN
+from shoal.buffers import layout
 from shoal.errors import ConfigError, StoreError
 from shoal.testing import faults
 
@@ -32,6 +35,21 @@ def test_where_rows_lie_changes_no_bit_and_a_resume_goes_on(run):
         assert (again.folder / "metrics.jsonl").read_bytes() == (whole[where].folder / "metrics.jsonl").read_bytes()
     plain = {where: go(run, where, who=agent(where, prioritised=False)) for where in STORES}
     assert len({done.sha for done in plain.values()}) == 1 and plain["device"].sha != whole["device"].sha
+
+
+@pytest.mark.parametrize("where", STORES)
+def test_no_window_runs_across_an_evaluation_that_gave_up_episodes(run, where):
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
+    done = run(vector, agent(where, prioritised=False, capacity=64, start_size=48, batch_size=8), steps=64, num_envs=2,
+               eval_every=32, eval_episodes=2)
+    held = done.loop.engine._state.desk.buffer
+    (form,) = held.form
+    last = next(field for field in form.fields if field.name == "last").word
+    words = layout.take(held.store.words, np.arange(64)).reshape(32, 2, -1)  # 32 steps of 2 environments
+    ended = np.asarray(words[..., last] != 0)
+    assert ended[[15, 31]].all(), "the steps before an evaluation end there"
+    assert not ended[[0, 1, 2, 3, 16, 17, 18, 19]].any(), "no pole falls so soon"
+    vector.close()
 
 
 def test_files_are_part_of_a_checkpoint(run, capfd):
