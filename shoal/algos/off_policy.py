@@ -13,6 +13,7 @@ from shoal.buffers.hindsight import Hindsight
 from shoal.buffers.host import Host
 from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
+from shoal.buffers.shards import Shards
 from shoal.buffers.uniform import Uniform
 from shoal.errors import ConfigError
 from shoal.ops import blocks, schedules
@@ -42,6 +43,10 @@ class Replay:
     """Where they are kept: device, host (the computer's memory) or mapped (files in the run folder)."""
     memory_limit: float = float("inf")
     """GiB of memory that they may take; a mapped store takes its room on the disk."""
+    shards: int = 1
+    """Buffers that they are spread over by chunks, which are then cut off at their last step; drawn from as one."""
+    routing: str = "round_robin"
+    """shards: where a chunk goes: round_robin (in turn), least_loaded (where there is least) or lane (always to the same for a lane)."""
     prioritised: bool = False
     """Replay what was learned most from more often."""
     priority_alpha: float = 0.6
@@ -74,17 +79,19 @@ class Replay:
         "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),
         "priority_beta": (0, 1), "learning_rate": (0, 1e3), "horizon": (0, float("inf")), "discount": (0, 1),
         "max_grad_norm": (0, float("inf")), "epsilon": (0, 1), "l2": (0, 1e3), "memory_limit": (1e-6, float("inf")),
-        "hindsight_goals": (1, 1_000),
+        "hindsight_goals": (1, 1_000), "shards": (1, 4096),
     }
     CHOICES: ClassVar[dict] = {
-        "store": ("device", "host", "mapped"), "hindsight": ("none", "future", "final", "episode"),
+        "store": ("device", "host", "mapped"), "routing": ("round_robin", "least_loaded", "lane"),
+        "hindsight": ("none", "future", "final", "episode"),
         "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
         "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
     }
 
     def buffer(self, spec: EnvSpec) -> Any:
         kept = self._kept()
-        return kept if self.store == "device" else Mapped(kept) if self.store == "mapped" else Host(kept)
+        stored: Any = kept if self.store == "device" else Mapped(kept) if self.store == "mapped" else Host(kept)
+        return stored if self.shards == 1 else Shards(stored, num=self.shards, routing=self.routing)
 
     def _kept(self) -> Uniform:
         plain: dict[str, Any] = {"capacity": self.capacity, "batch_size": self.batch_size, "start": self.start_size, "n_step": self.n_step,
@@ -92,6 +99,8 @@ class Replay:
         if self.hindsight != "none":
             if self.prioritised:
                 raise ConfigError("prioritised: hindsight draws uniformly; set one of the two")
+            if self.shards > 1:
+                raise ConfigError(f"shards = {self.shards}: a pool cuts episodes that hindsight needs whole; set one of the two")
             return Hindsight(**plain, goals=self.hindsight_goals, choice=self.hindsight)
         if not self.prioritised:
             return Uniform(**plain)

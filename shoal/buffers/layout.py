@@ -147,7 +147,7 @@ def nbytes(form: Form) -> int:
 def pack(form: Form, data: Transition, num_lanes: int, xp: Any = jnp) -> Chunk:
     """A chunk [T, K·b, ...] of so many lanes as a store keeps it. ``xp``: jax.numpy or numpy."""
     shape = form.ring
-    leaves = dict(zip(form.fields, _checked(form, data, (shape.steps, num_lanes * shape.envs), xp), strict=True))
+    leaves = dict(zip(form.fields, checked(form, data, (shape.steps, num_lanes * shape.envs), xp), strict=True))
 
     def lanes(x: Array) -> Array:
         """[T, K·b, ...] → [K, T·b, ...]"""
@@ -177,7 +177,7 @@ def _bits(leaf: Array) -> Array:
     return leaf.view(np.uint32) if isinstance(leaf, np.ndarray) else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
 
 
-def _checked(form: Form, data: Transition, front: tuple[int, int], xp: Any) -> list[Array]:
+def checked(form: Form, data: Transition, front: tuple[int, int], xp: Any) -> list[Array]:
     """The leaves of ``data``; anything that is not as the spec says is refused by name. Only shapes are looked at."""
     leaves, structure = jax.tree.flatten(data)
     if structure != form.structure:

@@ -1,26 +1,24 @@
 """A pool of buffers that is drawn from as one: chunks are spread over shards, and a draw is as likely as if all lay together.
 
-Every shard is a ring of the buffer inside, so drawing, priorities and stores are its own. A chunk goes whole to one shard, whose next
-chunk may be another lane's: its last steps are cut off there, as by a time limit, and keep their true successors.
+Every shard is a ring of the buffer inside, wherever that keeps its rows, so drawing, priorities and stores are its own. A chunk goes whole
+to one shard, whose next chunk may be another lane's: its last steps are cut off there, as by a time limit, and keep their true successors.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal.buffers import layout
+from shoal.buffers.uniform import State
 from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
 from shoal.types import Array, Key, Sample, Transition, Tree, pytree
-
-
-class State(NamedTuple):
-    inner: Any  # the buffer's own, a lane for each shard
-    turn: Array  # [] int32: chunks ever added
 
 
 class Statistics(NamedTuple):
@@ -32,10 +30,10 @@ class Statistics(NamedTuple):
 
 @pytree
 class Shards:
-    """``num`` buffers behind one."""
+    """``num`` buffers behind one. Their state is the buffer's own, with a lane for each shard."""
 
     buffer: Tree
-    """What a shard is: a ``Uniform`` or ``Prioritised``; its capacity is that of all together."""
+    """What a shard is: a ``Uniform`` or ``Prioritised``, or one of them over rows elsewhere; its capacity is that of all together."""
     num: int = 4
     """How many there are."""
     routing: str = "round_robin"
@@ -43,58 +41,100 @@ class Shards:
 
     RANGES: ClassVar[dict] = {"num": (1, 4096)}
     CHOICES: ClassVar[dict] = {"routing": ("round_robin", "least_loaded", "lane")}
-    apart: ClassVar[bool] = False
+
+    # where the rows lie, as the buffer inside says ---------------------------------------------------------------------
+
+    @property
+    def apart(self) -> bool:
+        return self.buffer.apart
+
+    @property
+    def in_files(self) -> bool:
+        return self.apart and self.buffer.in_files
+
+    @property
+    def on_device(self) -> Shards:
+        """The same with its rows on the device."""
+        return dataclasses.replace(self, buffer=self.buffer.on_device) if self.apart else self
+
+    def within(self, folder: Path) -> Shards:
+        """The same with its files in another folder."""
+        return dataclasses.replace(self, buffer=self.buffer.within(folder))
+
+    # the buffer --------------------------------------------------------------------------------------------------------
 
     def check(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> Any:
         return self.buffer.check(*self._sizes(spec, num_envs, lanes, num_steps, extras))
 
     def _sizes(self, spec: EnvSpec, num_envs: int, lanes: int, num_steps: int, extras: Tree) -> tuple[Any, ...]:
-        if num_envs % lanes:
-            raise ConfigError(f"num_envs = {num_envs}: expected a multiple of the {lanes} lanes")
-        if self.routing == "lane" and lanes % self.num:
-            raise ConfigError(f"routing = 'lane': expected as many lanes for each of the {self.num} shards, got {lanes} lanes")
+        inner = self.on_device.buffer
+        for wrong, why in (
+            (num_envs % lanes, f"num_envs = {num_envs}: expected a multiple of the {lanes} lanes"),
+            (self.routing == "lane" and lanes % self.num,
+             f"routing = 'lane': expected as many lanes for each of the {self.num} shards, got {lanes} (num_envs / lane_envs)"),
+            (inner.span > num_steps, f"{'length' if inner.length else 'n_step'} = {inner.span}: a pool of {self.num} shards cuts what it "
+                                     f"keeps into chunks of num_steps = {num_steps}; expected at most that"),
+        ):
+            if wrong:
+                raise ConfigError(why)
         # a chunk's older frames may lie in another shard: stacks are kept whole
-        return replace(spec, frames=1), num_envs // lanes * self.num, self.num, num_steps, extras
+        return dataclasses.replace(spec, frames=1), num_envs // lanes * self.num, self.num, num_steps, extras
 
     def init(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> State:
-        return State(self.buffer.init(*self._sizes(spec, num_envs, lanes, num_steps, extras)), jnp.zeros((), jnp.int32))
+        return self.buffer.init(*self._sizes(spec, num_envs, lanes, num_steps, extras))
 
     def add(self, state: State, lane: Array | None, data: Transition) -> State:
         """A chunk [T, b, ...] of one lane; or [T, L·b, ...] of every lane, in lane order, where ``lane`` is None."""
-        size = state.inner.form[0].ring.envs
-        for number in range(data.last.shape[1] // size):
-            part = jax.tree.map(lambda x, number=number: x[:, number * size:(number + 1) * size], data)
-            state = self._add(state, number if lane is None else lane, part)
+        (form,) = state.form
+        xp: Any = np if self.apart else jnp
+        shape, lanes = form.ring, 1 if lane is not None else max(np.shape(data.last)[1] // form.ring.envs, 1)
+        leaves = layout.checked(form, jax.device_get(data) if self.apart else data, (shape.steps, lanes * shape.envs), xp)
+        data = jax.tree.unflatten(form.structure, leaves)
+        data = data._replace(last=xp.concatenate([data.last[:-1], xp.ones_like(data.last[-1:])]))
+        if lane is not None:
+            return self._add(state, lane, data)
+
+        def apart(x: Any) -> Any:
+            """[T, L·b, ...] → [L, T, b, ...]"""
+            return xp.moveaxis(x.reshape((shape.steps, lanes, shape.envs, *x.shape[2:])), 1, 0)
+
+        parts = jax.tree.map(apart, data)
+        if not self.apart:
+            return jax.lax.scan(lambda state, given: (self._add(state, *given), None), state, (jnp.arange(lanes), parts))[0]
+        for number in range(lanes):
+            state = self._add(state, number, jax.tree.map(lambda x, number=number: x[number], parts))
         return state
 
     def _add(self, state: State, lane: Any, data: Transition) -> State:
-        xp: Any = jnp if isinstance(data.last, jax.Array) else np
-        data = data._replace(last=xp.concatenate([data.last[:-1], xp.ones_like(data.last[-1:])]))
-        return State(self.buffer.add(state.inner, self.route(state, lane), data), state.turn + 1)
+        return self.buffer.add(state, self.route(state, lane), data)
 
     def route(self, state: State, lane: Any) -> Array:
         """The shard of the next chunk, if it is ``lane``'s."""
+        xp: Any = np if self.apart else jnp
         if self.routing == "lane":
-            return jnp.asarray(lane, jnp.int32) % self.num
+            return xp.asarray(lane, xp.int32) % self.num
+        count, filled = (xp.asarray(x) for x in (state.index.count, state.index.filled))
         if self.routing == "round_robin":
-            return state.turn % self.num
-        index = state.inner.index
-        least = index.filled == index.filled.min()
-        return jnp.argmin(jnp.where(least, index.count, jnp.iinfo(jnp.int32).max)).astype(jnp.int32)  # of those, the least used
+            return count.sum(dtype=xp.int32) % self.num
+        least = filled == filled.min()
+        return xp.argmin(xp.where(least, count, xp.iinfo(xp.int32).max)).astype(xp.int32)  # of those, the least used
+
+    def interrupt(self, state: State, lane: Any) -> State:
+        """Nothing: every chunk ends by itself."""
+        return state
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
-        inner, sample = self.buffer.sample(state.inner, key)
-        return state._replace(inner=inner), sample
+        return self.buffer.sample(state, key)
 
     def update(self, state: State, ticket: Any, priorities: Array) -> State:
-        return state._replace(inner=self.buffer.update(state.inner, ticket, priorities))
+        return self.buffer.update(state, ticket, priorities)
 
     def ready(self, state: State) -> Array:
-        return self.buffer.ready(state.inner)
+        return self.buffer.ready(state)
 
     def pace(self, rows: int) -> tuple[int, int]:
         return self.buffer.pace(rows)
 
     def statistics(self, state: State) -> Statistics:
-        index = jax.device_get(state.inner.index)
-        return Statistics(index.filled * state.inner.form[0].ring.envs, index.count)
+        index = jax.device_get(state.index)
+        return Statistics(index.filled * state.form[0].ring.envs, index.count)

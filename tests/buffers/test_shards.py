@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from replay_streams import SPEC, chi_square, chunk, side_by_side
+from replay_streams import FILM, SPEC, chi_square, chunk, film, side_by_side
 
+from shoal.buffers.host import Host
+from shoal.buffers.mapped import Mapped
 from shoal.buffers.prioritised import Prioritised
 from shoal.buffers.shards import Shards
 from shoal.buffers.uniform import Uniform
-from shoal.errors import ConfigError
+from shoal.errors import ConfigError, EnvError
 
 LANES, ENVS, STEPS = 4, 2, 4
-ROUTINGS = ("round_robin", "least_loaded", "lane")
+ROUTINGS = ("round_robin", "lane", "least_loaded")
 
 
 def filled(pool, writers):
@@ -87,6 +90,35 @@ def test_all_lanes_at_once_are_as_one_after_the_other():
     jax.tree.map(np.testing.assert_array_equal, one, together)
 
 
+@pytest.mark.parametrize(("routing", "spec"), [("round_robin", SPEC), ("lane", SPEC), ("least_loaded", FILM)], ids=ROUTINGS)
+def test_the_same_bits_wherever_rows_lie(routing, spec, tmp_path):
+    kept = Prioritised(capacity=64, batch_size=16, start=1, n_step=2)
+    pools = [Shards(inner, num=2, routing=routing) for inner in (kept, Host(kept), Mapped(kept, str(tmp_path / "rows"), 9_000))]
+    states = [pool.init(spec, LANES * ENVS, LANES, STEPS) for pool in pools]
+    assert [pool.apart for pool in pools] == [False, True, True] and [pool.in_files for pool in pools] == [False, False, True]
+    calls = [(jax.jit(pools[0].add), jax.jit(pools[0].sample), jax.jit(pools[0].update)), *((p.add, p.sample, p.update) for p in pools[1:])]
+    make, draws = chunk if spec is SPEC else film, [None] * 3
+    for seq in range(4):  # 16 chunks for 2 shards of 4: they wrap
+        data = side_by_side([make(lane, seq, STEPS, ENVS, 0.2) for lane in range(LANES)])
+        for i, (add, sample, update) in enumerate(calls):
+            state, drawn = sample(add(states[i], None, data), jax.random.key(seq))
+            states[i] = update(state, drawn.ticket, jnp.abs(drawn.batch.reward))
+            draws[i] = drawn
+        jax.tree.map(np.testing.assert_array_equal, draws[0], draws[1])
+        jax.tree.map(np.testing.assert_array_equal, draws[0], draws[2])
+    for state in states[1:]:
+        jax.tree.map(np.testing.assert_array_equal, (states[0].index, states[0].priority), (state.index, state.priority))
+    np.testing.assert_array_equal(states[0].index.count, [8, 8])
+
+
 def test_what_cannot_work_is_refused():
     with pytest.raises(ConfigError, match="routing = 'lane'"):
         Shards(Uniform(capacity=64, batch_size=8, start=1), num=3, routing="lane").init(SPEC, LANES * ENVS, LANES, STEPS)
+    with pytest.raises(ConfigError, match="length = 5: a pool of 4 shards cuts what it keeps into chunks of num_steps = 4"):
+        Shards(Host(Uniform(capacity=64, batch_size=8, start=1, length=5))).init(SPEC, LANES * ENVS, LANES, STEPS)
+    pool = Shards(Uniform(capacity=64, batch_size=8, start=1))
+    for data, why in ((chunk(0, 0, STEPS, ENVS)._replace(reward=np.zeros((STEPS, 3), np.float32)), r"transition.reward: shape \(4, 3\)"),
+                      (chunk(0, 0, STEPS, ENVS)._replace(action=np.zeros((STEPS, ENVS), np.int64)), "transition.action: dtype int64"),
+                      (chunk(0, 0, STEPS + 1, ENVS), r"transition.obs: shape \(5, 2, 3\), expected \(4, 2, 3\)")):
+        with pytest.raises(EnvError, match=why):
+            pool.add(pool.init(SPEC, LANES * ENVS, LANES, STEPS), None, data)

@@ -66,6 +66,8 @@ REPLAY = {
     "DQN fused (cartpole, prioritised)": ["dqn", "cartpole", *KEPT, "--prioritised", *every(400_000)],
     **{f"DQN ported (CartPole-v1, prioritised, {store})": ["dqn", "CartPole-v1", *LANES, *KEPT, "--prioritised", "--store", store,
                                                            *every(24_000)] for store in ("device", "host", "mapped")},
+    "DQN ported (CartPole-v1, prioritised, mapped, 3 shards)": ["dqn", "CartPole-v1", *LANES, *KEPT, "--prioritised", "--store", "mapped",
+                                                                "--shards", "3", "--routing", "least_loaded", *every(24_000)],
     "QR-DQN fused (cartpole)": ["qr_dqn", "cartpole", *KEPT, *every(200_000)],
     "QR-DQN ported (CartPole-v1, host)": ["qr_dqn", "CartPole-v1", *LANES, *KEPT, "--store", "host", *every(24_000)],
     "linear Q fused (cartpole)": ["linear_q", "cartpole", *LINEAR, *every(400_000)],

@@ -37,6 +37,28 @@ def test_where_rows_lie_changes_no_bit_and_a_resume_goes_on(run):
     assert len({done.sha for done in plain.values()}) == 1 and plain["device"].sha != whole["device"].sha
 
 
+def test_a_pool_has_the_same_bits_in_files_and_after_a_resume(run):
+    def pooled(where, **settings):
+        return go(run, where, who=agent(where, shards=3), **({"steps": 768} | settings))  # of 2 lanes
+
+    whole = {where: pooled(where) for where in ("device", "mapped")}
+    assert whole["device"].sha == whole["mapped"].sha
+    half = pooled("mapped", steps=512)
+    again = pooled("mapped", out=half.folder)
+    assert again.sha == whole["mapped"].sha
+    assert (again.folder / "metrics.jsonl").read_bytes() == (whole["mapped"].folder / "metrics.jsonl").read_bytes()
+
+
+def test_a_pool_is_compiled_in_and_comes_back(run):
+    who = agent("device", shards=2, routing="lane", n_step=4)
+    settings = {"steps": 768, "log_every": 256, "eval_every": 256, "lane_envs": 2}
+    whole, half = (run("cartpole", who, **(settings | {"steps": steps})) for steps in (768, 512))
+    again = run("cartpole", who, **settings, out=half.folder)
+    assert again.result["path"] == "fused" and again.sha == whole.sha
+    assert (again.folder / "metrics.jsonl").read_bytes() == (whole.folder / "metrics.jsonl").read_bytes()
+    np.testing.assert_array_equal(whole.loop.engine._carry.desk.buffer.index.count, [48, 48])
+
+
 @pytest.mark.parametrize("where", STORES)
 def test_no_window_runs_across_an_evaluation_that_gave_up_episodes(run, where):
     vector = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
@@ -85,6 +107,14 @@ def test_what_cannot_work_is_refused_before_a_folder_exists(run, tmp_path):
         run("cartpole", agent("mapped", capacity=2 * 10**9, prioritised=False, batch_size=8), steps=64, out=tmp_path / "c")
     with pytest.raises(ConfigError, match="batch_size = 4096: larger than the buffer"):
         run("cartpole", agent("device", batch_size=4096), steps=64, out=tmp_path / "d")
+    with pytest.raises(ConfigError, match=r"routing = 'lane': expected as many lanes for each of the 3 shards, got 2"):
+        run("cartpole", agent("device", shards=3, routing="lane"), steps=64, lane_envs=2, out=tmp_path / "e")
+    with pytest.raises(ConfigError, match=r"n_step = 5: a pool of 2 shards cuts what it keeps into chunks of num_steps = 4"):
+        run("cartpole", agent("host", shards=2, n_step=5), steps=64, out=tmp_path / "f")
+    with pytest.raises(ConfigError, match=r"shards = 2: .* hindsight .*; set one of the two"):
+        run("bit_flip", agent("device", shards=2, n_step=1, prioritised=False, hindsight="future"), steps=64, out=tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"capacity = 100000000: .* more than the 10\.0 MiB there are"):
+        run("cartpole", agent("device", capacity=10**8, memory_limit=10 / 1024, shards=4), steps=64, out=tmp_path / "h")
     assert not list(tmp_path.iterdir())
 
 
