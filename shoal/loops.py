@@ -57,7 +57,8 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like)
     learner, held, sums = jax.lax.fori_loop(0, due, step, (desk.learner, held, zero))
     metrics = {name: jnp.where(due > 0, x / due, jnp.nan) for name, x in sums.items()}
-    return Desk(learner, held, credit), metrics | {"refused": sums["refused"], "gradient_steps": due.astype(jnp.float32)}
+    metrics |= {"refused": sums["refused"], "gradient_steps": due.astype(jnp.float32)}
+    return Desk(learner, held, credit), metrics | buffer.metrics(held)
 
 
 def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Array,
@@ -73,16 +74,17 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
         held, sample = buffer.sample(held, jax.random.fold_in(draw_key, i))
         batch = Batch(sample.batch, (), behaviour, every / updates, sample.weight)
         learner, metrics, priorities = learn_fn(algorithm, learner, batch, jax.random.fold_in(learn_key, i))
-        held = held if priorities is None else buffer.update(held, sample.ticket, priorities)
+        held = held if priorities is None else buffer.update(held, sample.ticket, priorities, strict=False)
         sums = {name: sums[name] + np.asarray(metrics[name]) for name in names}
     means = {name: x / np.float32(due) if due else np.float32("nan") for name, x in sums.items()}
-    return Desk(learner, held, credit), means | {"refused": sums["refused"], "gradient_steps": np.float32(due)}
+    means |= {"refused": sums["refused"], "gradient_steps": np.float32(due)}
+    return Desk(learner, held, credit), means | buffer.metrics(held)
 
 
 def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
-    """One update, refused whole if it would leave anything that is not a finite number in the state."""
+    """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities."""
     updated = algorithm.update(state, batch, key)
-    leaves = [x for x in jax.tree.leaves(updated.state) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    leaves = [x for x in jax.tree.leaves((updated.state, updated.priorities)) if jnp.issubdtype(x.dtype, jnp.inexact)]
     finite = jnp.isfinite(jnp.concatenate([x.reshape(-1) for x in leaves])).all()  # in one pass
     kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated.state, state)
     return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities

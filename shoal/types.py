@@ -204,6 +204,7 @@ class Buffer(Protocol):
     def update(self, state: Tree, ticket: Any, priorities: Array) -> Tree: ...
     def interrupt(self, state: Tree, lane: Any) -> Tree: ...  # the lane's next chunk will not follow its last one
     def ready(self, state: Tree) -> Array: ...
+    def metrics(self, state: Tree) -> Metrics: ...  # what it holds, and what it could not keep
     def pace(self, rows: int) -> tuple[int, int]: ...  # updates, and the environment steps they are for; ``rows``: of an iteration
 
 

@@ -19,7 +19,7 @@ from shoal.buffers.ring import Index, Ticket
 from shoal.buffers.uniform import State, Uniform
 from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
-from shoal.types import Array, Key, Sample, Transition, Tree, pytree
+from shoal.types import Array, Key, Metrics, Sample, Transition, Tree, pytree
 
 
 def allocate(form: Form) -> Store:
@@ -125,16 +125,20 @@ class Host:
         fetched = self.buffer.get(form, state.store, jax.tree.map(np.asarray, drawn))
         return State(state.store, state.index, priority, state.form), Sample(_assemble(self.buffer, form, fetched), weight, ticket)
 
-    def update(self, state: State, ticket: Ticket, priorities: Array) -> State:
-        """Tell how much was learned from each row; what is no finite number of at least 0 is an error here."""
+    def update(self, state: State, ticket: Ticket, priorities: Array, *, strict: bool = True) -> State:
+        """Tell how much was learned from each row; what is no finite number of at least 0 is an error, or only counted."""
         if not isinstance(self.buffer, Prioritised):
             return state
-        check_priorities(priorities)
+        if strict:
+            check_priorities(priorities)
         after = _update(self.buffer, State((), state.index, state.priority, state.form), ticket, priorities)
         return State(state.store, after.index, after.priority, state.form)
 
     def ready(self, state: State) -> Array:
         return self.buffer.enough(state.form[0], state.index)
+
+    def metrics(self, state: State) -> Metrics:
+        return self.buffer.metrics(jax.device_get(State((), state.index, state.priority, state.form)))
 
     def pace(self, rows: int) -> tuple[int, int]:
         return self.buffer.pace(rows)

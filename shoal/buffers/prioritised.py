@@ -16,7 +16,7 @@ from shoal.buffers import ring, sum_tree
 from shoal.buffers.layout import Drawn, Form
 from shoal.buffers.uniform import State, Uniform
 from shoal.errors import DivergedError
-from shoal.types import Array, Key, pytree
+from shoal.types import Array, Key, Metrics, pytree
 
 _LARGEST = 1e28  # of a priority to the power α: 2**31 of them still add up to a finite float
 
@@ -98,6 +98,12 @@ class Prioritised(Uniform):
         after = Priorities(sum_tree.write(priority.levels, ticket.row, value, keep), jnp.maximum(priority.largest, value.max()),
                            priority.draws, priority.ignored + (~still).sum(), priority.bad + (~good).sum())
         return State(state.store, state.index, after, state.form)
+
+    def metrics(self, state: State) -> Metrics:
+        """Beside rows, the priorities so far that came to nothing."""
+        priority: Priorities = state.priority
+        return super().metrics(state) | {"priorities_ignored": priority.ignored.astype(np.float32),
+                                         "priorities_bad": priority.bad.astype(np.float32)}
 
 
 def weights(value: Array, total: Array, held: Array, beta: Array) -> Array:

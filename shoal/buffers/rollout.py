@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from shoal.types import Array, Key, Sample, Transition, pytree
+from shoal.types import Array, Key, Metrics, Sample, Transition, pytree
 
 
 @pytree
@@ -42,6 +42,10 @@ class Rollout:
 
     def ready(self, state: tuple) -> Array:
         return jnp.asarray(state != ())
+
+    def metrics(self, state: tuple) -> Metrics:
+        """None: what it holds is always the same."""
+        return {}
 
     def pace(self, rows: int) -> tuple[int, int]:
         """One update for an iteration."""

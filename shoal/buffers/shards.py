@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,7 @@ from shoal.buffers import layout
 from shoal.buffers.uniform import State
 from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
-from shoal.types import Array, Key, Sample, Transition, Tree, pytree
-
-
-class Statistics(NamedTuple):
-    """Of every shard, [S] each."""
-
-    rows: np.ndarray  # held
-    chunks: np.ndarray  # ever added
+from shoal.types import Array, Key, Metrics, Sample, Transition, Tree, pytree
 
 
 @pytree
@@ -126,8 +119,8 @@ class Shards:
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         return self.buffer.sample(state, key)
 
-    def update(self, state: State, ticket: Any, priorities: Array) -> State:
-        return self.buffer.update(state, ticket, priorities)
+    def update(self, state: State, ticket: Any, priorities: Array, **how: bool) -> State:
+        return self.buffer.update(state, ticket, priorities, **how)
 
     def ready(self, state: State) -> Array:
         return self.buffer.ready(state)
@@ -135,6 +128,11 @@ class Shards:
     def pace(self, rows: int) -> tuple[int, int]:
         return self.buffer.pace(rows)
 
-    def statistics(self, state: State) -> Statistics:
-        index = jax.device_get(state.index)
-        return Statistics(index.filled * state.form[0].ring.envs, index.count)
+    def metrics(self, state: State) -> Metrics:
+        """Beside the buffer's own, the rows of the shard that holds least and of the one that holds most."""
+        rows = self.rows(state).astype(np.float32)
+        return self.buffer.metrics(state) | {"replay_rows_min": rows.min(), "replay_rows_max": rows.max()}
+
+    def rows(self, state: State) -> Array:
+        """[S]: rows held of every shard."""
+        return (np if self.apart else jnp).asarray(state.index.filled) * state.form[0].ring.envs

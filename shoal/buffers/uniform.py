@@ -17,7 +17,7 @@ from shoal.buffers import layout, pool, ring
 from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
-from shoal.types import Array, Key, Sample, Transition, Tree, pytree
+from shoal.types import Array, Key, Metrics, Sample, Transition, Tree, pytree
 
 
 @pytree
@@ -108,6 +108,14 @@ class Uniform:
     def pace(self, rows: int) -> tuple[int, int]:
         """So many updates for every so many environment steps; ``rows``, the steps of an iteration, play no part."""
         return self.updates, self.every
+
+    def metrics(self, state: State) -> Metrics:
+        """Rows held; of arrays on the device or in memory."""
+        return {"replay_rows": self.rows(state).sum().astype(np.float32)}
+
+    def rows(self, state: State) -> Array:
+        """[L]: rows held of every lane."""
+        return state.index.filled * state.form[0].ring.envs
 
     # its parts, for a store elsewhere --------------------------------------------------------------------------------
 

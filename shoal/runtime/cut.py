@@ -24,7 +24,7 @@ def watch(refused: int, metrics: dict[str, float], iteration: int) -> int:
     """Refused updates in a row; too many stop the run."""
     refused = refused + 1 if metrics["refused"] else 0
     if refused >= _MAX_REFUSED:
-        bad = ", ".join(name for name, value in metrics.items() if not np.isfinite(value)) or "the new parameters"
+        bad = ", ".join(name for name, value in metrics.items() if not np.isfinite(value)) or "the new parameters or priorities"
         raise DivergedError(f"{refused} updates in a row were refused, the last at iteration {iteration}: {bad} not finite; "
                             "try a smaller learning_rate or max_grad_norm, or check the environment's rewards")
     return refused

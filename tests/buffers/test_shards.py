@@ -64,11 +64,11 @@ def test_least_loaded_is_even_under_skewed_writers():
     pool = Shards(Uniform(capacity=2_000, batch_size=8, start=1), num=4, routing="least_loaded")
     draw = np.random.default_rng(0)
     state, _ = filled(pool, draw.choice(LANES, 150, p=[0.85, 0.05, 0.05, 0.05]).tolist())
-    seen = pool.statistics(state)
-    assert seen.rows.sum() == 150 * STEPS * ENVS and seen.chunks.sum() == 150
-    assert np.ptp(seen.rows) <= STEPS * ENVS
+    seen = {name: float(value) for name, value in pool.metrics(state).items()}
+    assert seen["replay_rows"] == pool.rows(state).sum() == 150 * STEPS * ENVS and state.index.count.sum() == 150
+    assert seen["replay_rows_max"] - seen["replay_rows_min"] == np.ptp(pool.rows(state)) <= STEPS * ENVS
     skewed, _ = filled(Shards(pool.buffer, num=4, routing="lane"), draw.choice(LANES, 150, p=[0.85, 0.05, 0.05, 0.05]).tolist())
-    assert np.ptp(pool.statistics(skewed).rows) > 10 * STEPS * ENVS  # which is what it is for
+    assert np.ptp(pool.rows(skewed)) > 10 * STEPS * ENVS  # which is what it is for
 
 
 @pytest.mark.parametrize("routing", ROUTINGS)
@@ -109,6 +109,9 @@ def test_the_same_bits_wherever_rows_lie(routing, spec, tmp_path):
     for state in states[1:]:
         jax.tree.map(np.testing.assert_array_equal, (states[0].index, states[0].priority), (state.index, state.priority))
     np.testing.assert_array_equal(states[0].index.count, [8, 8])
+    seen = [{name: float(value) for name, value in pool.metrics(state).items()} for pool, state in zip(pools, states, strict=True)]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0].keys() == {"replay_rows", "replay_rows_min", "replay_rows_max", "priorities_ignored", "priorities_bad"}
 
 
 def test_what_cannot_work_is_refused():

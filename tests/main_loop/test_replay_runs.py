@@ -13,6 +13,7 @@ from shoal.errors import ConfigError, StoreError
 from shoal.testing import faults
 
 STORES = ("device", "host", "mapped")
+HELD = ("replay_rows", "priorities_ignored", "priorities_bad")
 
 
 def agent(where: str, **fields) -> DQN:
@@ -28,6 +29,10 @@ def go(run, where, steps=1024, **settings):
 def test_where_rows_lie_changes_no_bit_and_a_resume_goes_on(run):
     whole = {where: go(run, where) for where in STORES}
     assert len({done.sha for done in whole.values()}) == 1
+    held = {where: [{name: row[name] for name in HELD} for row in done.rows()] for where, done in whole.items()}
+    assert held["device"] == held["host"] == held["mapped"]
+    # means over windows of 16 iterations of 16 rows each: 16 … 256 and 272 … 400, where it is full; all priorities were of use
+    assert held["device"] == [dict(zip(HELD, (rows, 0, 0), strict=True)) for rows in (136.0, 364.0, 400.0, 400.0)]
     for where in STORES:
         half = go(run, where, steps=512)
         again = go(run, where, out=half.folder)
@@ -57,6 +62,7 @@ def test_a_pool_is_compiled_in_and_comes_back(run):
     assert again.result["path"] == "fused" and again.sha == whole.sha
     assert (again.folder / "metrics.jsonl").read_bytes() == (whole.folder / "metrics.jsonl").read_bytes()
     np.testing.assert_array_equal(whole.loop.engine._carry.desk.buffer.index.count, [48, 48])
+    assert [whole.rows()[-1][name] for name in ("replay_rows", "replay_rows_min", "replay_rows_max")] == [400, 200, 200]
 
 
 @pytest.mark.parametrize("where", STORES)
