@@ -94,7 +94,7 @@ class DQN(OffPolicy):
     epsilon_schedule: str = "linear"
     """How exploration gets there: constant (stays at its start), linear, cosine or exponential."""
     lane_epsilon: bool = False
-    """Every lane has an epsilon of its own, epsilon^(1 + lane_alpha · rank): some explore much, most little."""
+    """Lane i of N has an epsilon of its own, epsilon^(1 + lane_alpha · i / N): some explore much, most little."""
     lane_alpha: float = 7.0
     """lane_epsilon: how much lanes differ."""
     noise_scale: float = 0.05

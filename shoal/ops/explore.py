@@ -63,7 +63,8 @@ def upper_confidence(values: Array, counts: Array, width: Array, mask: Array | N
 def lane_epsilon(rank: Array, base: Array, alpha: Array) -> Array:
     """ε of the lane at ``rank`` = i / N: base^(1 + alpha · rank), so that some lanes explore much and most little.
 
-    Horgan et al. (2018), section 4.1, whose i / (N - 1) it approaches as there are more lanes; they use 0.4 and 7.
+    Horgan et al. (2018), section 4.1, with 0.4 and 7. They have i / (N - 1), of which a single lane has none: with alpha · N / (N - 1)
+    instead of alpha it is theirs exactly.
     """
     return base ** (1.0 + alpha * rank)
 
