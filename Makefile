@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-BOX2D := $(VENV)/.box2d
+WORLDS := $(VENV)/.box2d $(VENV)/.mujoco
 WORKERS ?= 2
 
 .PHONY: train test lint verify chaos bench clean help
@@ -34,11 +34,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# without it `verify` leaves out what needs it, and says so
-$(BOX2D): $(READY)
-	-$(BIN)/python -m pip install --quiet -e ".[box2d]" && touch $(BOX2D)
+# without them `verify` leaves out what needs them, and says so
+$(WORLDS): $(VENV)/.%: $(READY)
+	-$(BIN)/python -m pip install --quiet -e ".[$*]" && touch $@
 
-verify: $(BOX2D)
+verify: $(WORLDS)
 	$(BIN)/python -m benchmarks.verify $(PART)
 
 chaos: $(READY)

@@ -142,7 +142,7 @@ def _line(error: Exception) -> str:
 def _remedy(error: Exception) -> str:
     commands = re.findall(r"pip install [^`\n]+", str(error))
     if commands:
-        command = re.sub(r"[\"']?gymnasium\[box2d\][\"']?", "'shoal[box2d]'", commands[-1].strip())
+        command = re.sub(r"[\"']?gymnasium\[(box2d|mujoco)\][\"']?", r"'shoal[\1]'", commands[-1].strip())
         return f"needs a package that is not installed: {command}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         return f"needs a package that is not installed: pip install {error.name.split('.')[0]}"

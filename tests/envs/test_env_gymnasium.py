@@ -212,7 +212,9 @@ def test_a_constructor_that_refuses_is_one_line():
     (gymnasium.error.DependencyNotInstalled('X is not installed, run `pip install swig` then `pip install "gymnasium[box2d]"`'),
      "pip install 'shoal\\[box2d\\]'$"),
     (gymnasium.error.DependencyNotInstalled('MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`'),
-     'pip install "gymnasium\\[mujoco\\]"$'),
+     "pip install 'shoal\\[mujoco\\]'$"),
+    (gymnasium.error.DependencyNotInstalled('Y is not installed, run `pip install "gymnasium[atari]"`'),
+     'pip install "gymnasium\\[atari\\]"$'),
     (ModuleNotFoundError("No module named 'frobnicate.core'", name="frobnicate.core"), "pip install frobnicate$"),
     (ImportError("moved elsewhere\nsee there"), "cannot be made: moved elsewhere$"),
 ])
