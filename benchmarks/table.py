@@ -59,11 +59,16 @@ def replace(text: str, table: str, columns: Sequence[str]) -> str:
     return "\n".join([*lines[:heads[0]], *table.splitlines(), *lines[end:]]) + "\n"
 
 
-def update(path: Path, start: str, rows: Sequence[Mapping[str, str]], columns: Sequence[str], keys: Sequence[str]
+def update(path: Path, start: str, rows: Sequence[Mapping[str, str]], columns: Sequence[str], keys: Sequence[str], words: str = ""
            ) -> list[dict[str, str]]:
-    """Put ``rows`` into the table of ``path``, which begins as ``start`` where it does not exist; all rows it then has."""
+    """Put ``rows`` into the table of ``path``, which begins as ``start`` where it does not exist; all rows it then has.
+
+    A table that is new comes behind ``words``.
+    """
     text = path.read_text() if path.exists() else start
-    merged = merge(read(text, columns), rows, keys)
+    old = read(text, columns)
+    text += f"\n{words}" if words and not old else ""
+    merged = merge(old, rows, keys)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(replace(text, write(merged, columns), columns))
     return merged

@@ -1,22 +1,22 @@
 """Scores: every preset trained over several seeds, compiled and through Gymnasium, against thresholds and published scores.
 
-``python -m benchmarks.verify [TASK …] [--seeds 5] [--path fused|ported|both]`` fills ``docs/scores.md``; the tasks are ``TASKS``.
-A score is the mean return of 100 greedy episodes of the final policy, in the environment's own reward; no checkpoint is chosen.
+``python -m benchmarks.verify [TASK …] [--seeds 5] [--path fused|ported|both]`` fills ``docs/scores.md``; the tasks are ``TASKS``, and
+what is measured in a way of its own, ``STUDIES``. A score is the mean return of 100 greedy episodes of the final policy, in the
+environment's own reward; no checkpoint is chosen.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import stats, table
+from benchmarks import cheetah, cliffwalk, stats, table
+from benchmarks.training import number, text, train
 
 PAGE = table.ROOT / "docs" / "scores.md"
 COLUMNS = ("algorithm", "env", "path", "steps", "mean", "95 % interval", "seeds", "threshold", "met", "anchor", "commit", "date")
@@ -31,7 +31,8 @@ their own, in the environment's own reward; no checkpoint is chosen. Each row is
 mean, Student's 95 % interval, and every seed's score; presets were tuned on other seeds. Of ten seeds and more it is the interquartile
 mean, and the interval in which that lies when seeds are drawn anew from those there are.
 *Fused* trains the compiled environment, *ported* the Gymnasium one of the same name, or the compiled one again where Gymnasium
-has none; what only Gymnasium has is not fused. A commit with a plus had changes of its own on top.
+has none; what only Gymnasium has is not fused. A commit with a plus had changes of its own on top. A threshold with ≤ is for what should
+fail without the setting named: the task is met where both rows are.
 """
 
 
@@ -44,6 +45,8 @@ class Task(NamedTuple):
     algo: str = "ppo"
     options: tuple[tuple[str, Any], ...] = ()  # of the environment
     num_seeds: int = 5  # at least; of ten or more the interquartile mean counts
+    without: tuple[tuple[str, Any], ...] = ()  # settings with which it should fail, in a row of its own
+    failure: float = math.nan  # what it then scores at most
 
     def envs(self) -> dict[str, str]:
         """The environment of each path that there is."""
@@ -51,8 +54,11 @@ class Task(NamedTuple):
 
     def label(self, path: str) -> str:
         """The environment as a row names it."""
-        options = ", ".join(f"{name}={value}" for name, value in self.options)
-        return f"{self.envs()[path]} ({options})" if options else self.envs()[path]
+        return _named(self.envs()[path], self.options)
+
+
+def _named(name: str, options: tuple[tuple[str, Any], ...]) -> str:
+    return f"{name} ({', '.join(f'{key}={value}' for key, value in options)})" if options else name
 
 
 TASKS = {
@@ -69,67 +75,28 @@ TASKS = {
     "sac_pendulum": Task("pendulum", "Pendulum-v1", 20_000, -180.0, "SB3 −157 at 20k", "sac"),
     "td3_pendulum": Task("pendulum", "Pendulum-v1", 20_000, -180.0, "SB3 −152 at 20k", "td3"),
     "sac_mountain_car": Task("mountain_car_continuous", "MountainCarContinuous-v0", 50_000, 90.0, "SB3 94.7 at 50k", "sac"),
+    "bit_flip": Task("bit_flip", "bit_flip", 200_000, -10.0, "best −9.0, never there −20.0", "dqn", (("bits", 20),),
+                     without=(("hindsight", "none"),), failure=-19.0),
     "memory": Task("cartpole", "cartpole", 500_000, 450.0, "–", "recurrent_ppo", (("velocities", False),)),
 }
 
 
-def _runtime() -> Any:
-    """This process, with one engine for all seeds: another seed begins anew in the program that is compiled already."""
-    from shoal.runtime.fused import Fused
-    from shoal.runtime.local import Local
-
-    class Reusing(Local):
-        def __init__(self) -> None:
-            self._kept: Any = None
-
-        def engine(self, *args: Any, **settings: Any) -> Any:
-            if self._kept is None:
-                made = super().engine(*args, **settings)
-                if not isinstance(made, Fused):
-                    return made
-                self._kept = made
-            return self._kept
-
-    return Reusing()
+STUDIES = {study.NAME: study.study for study in (cliffwalk, cheetah)}
 
 
-def train(env: str, path: str, steps: int, seeds: list[int], algo: str = "ppo", **overrides: Any) -> Any:
-    """The results of ``shoal train ALGO ENV --path … --steps … --seed …`` for each seed, one after the other."""
-    import shoal
-    from shoal import config, registry
-
-    runtime = _runtime()
-    for seed in seeds:
-        plan, _ = config.resolve({"algo": algo, "env": env, "path": path, "steps": steps, "seed": seed, **overrides})
-        settings = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
-                    if f.name not in ("algo", "env", "team", "runtime", "algorithm")}
-        with tempfile.TemporaryDirectory() as folder:
-            agent = registry.find("algo", plan.algo)(**plan.algorithm)
-            run = shoal.train(agent, plan.env, runtime=runtime, out=Path(folder) / "run", team=plan.team, **settings)
-            yield run.result
-
-
-def row(algo: str, env: str, path: str, task: Task, results: list[dict[str, Any]]) -> dict[str, str]:
-    """A row of the page from the results of all seeds."""
+def row(algo: str, env: str, path: str, task: Task, results: list[dict[str, Any]], failing: bool = False) -> dict[str, str]:
+    """A row of the page from the results of all seeds, ``failing`` of those that should."""
     scores = [result["eval_return"] for result in results]
     if len(scores) >= ROBUST:
         mean, low, high = stats.iqm_interval(scores)
     else:
         mean, low, high = (interval := stats.t_interval(scores)).mean, interval.low, interval.high
+    met, bound = (mean <= task.failure, f"≤ {text(task.failure)}") if failing else (mean >= task.threshold, f"≥ {text(task.threshold)}")
     return {
-        "algorithm": algo, "env": env, "path": path, "steps": f"{results[0]['steps']:,}", "mean": _text(mean),
-        "95 % interval": f"{_text(low)} … {_text(high)}", "seeds": ", ".join(map(_text, scores)),
-        "threshold": f"≥ {_text(task.threshold)}", "met": "yes" if mean >= task.threshold else "no",
-        "anchor": task.anchor, "commit": table.commit(), "date": table.today(),
+        "algorithm": algo, "env": env, "path": path, "steps": f"{results[0]['steps']:,}", "mean": text(mean),
+        "95 % interval": f"{text(low)} … {text(high)}", "seeds": ", ".join(map(text, scores)), "threshold": bound,
+        "met": "yes" if met else "no", "anchor": task.anchor, "commit": table.commit(), "date": table.today(),
     }
-
-
-def _text(value: float) -> str:
-    return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else "unknown"
-
-
-def _number(text: str) -> float:
-    return math.inf if text == "unknown" else float(text.replace("−", "-"))
 
 
 def agreement(rows: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -140,21 +107,26 @@ def agreement(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         texts = tuple(found.get((task.algo, task.label(path), path)) for path in task.envs())
         if None in texts or len(texts) < 2:  # nothing to compare with
             continue
-        bounds = [[_number(part) for part in str(text).split(" … ")] for text in texts]
+        bounds = [[number(part) for part in str(interval).split(" … ")] for interval in texts]
         overlap = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]
         out.append({"task": name, "fused": str(texts[0]), "ported": str(texts[1]),
                     "intervals overlap": "yes" if overlap else "no"})
     return out
 
 
-def _measure(task: Task, path: str, seeds: list[int]) -> dict[str, str]:
+def _measure(task: Task, path: str, seeds: list[int], failing: bool) -> dict[str, str]:
     """The row of a task on one path; a line for each seed."""
     results: list[dict[str, Any]] = []
-    for result in train(task.envs()[path], path, task.steps, seeds, task.algo, env_options=dict(task.options)):
+    settings = task.without if failing else ()
+    algo = _named(task.algo, settings)
+    for result in train(task.envs()[path], path, task.steps, seeds, task.algo, env_options=dict(task.options), **dict(settings)):
         results.append(result)
-        print(f"{task.algo} {task.label(path)} {path} seed {result['seed']}: {result['eval_return']:.1f} after {result['steps']:,} steps, "
+        print(f"{algo} {task.label(path)} {path} seed {result['seed']}: {result['eval_return']:.1f} after {result['steps']:,} steps, "
               f"{result['wall_s']:.1f} s", flush=True)
-    return row(task.algo, task.label(path), path, task, results)
+    new = row(algo, task.label(path), path, task, results, failing)
+    print(f"{algo} {task.label(path)} {path}: mean {new['mean']} ({new['95 % interval']}), threshold {new['threshold']}: {new['met']}",
+          flush=True)
+    return new
 
 
 def verify(names: list[str], paths: list[str], num_seeds: int, page: Path) -> bool:
@@ -163,20 +135,22 @@ def verify(names: list[str], paths: list[str], num_seeds: int, page: Path) -> bo
 
     good = True
     for name in names:
+        if name in STUDIES:
+            good &= STUDIES[name](page, START, num_seeds, FIRST_SEED)
+            continue
         task = TASKS[name]
         seeds = list(range(FIRST_SEED, FIRST_SEED + (num_seeds or task.num_seeds)))
-        for path in (path for path in paths if path in task.envs()):
-            said = f"{task.algo} {task.label(path)} {path}"
+        sides = (False, True) if task.without else (False,)
+        for path, failing in ((path, failing) for path in paths if path in task.envs() for failing in sides):
             try:
-                new = _measure(task, path, seeds)
+                new = _measure(task, path, seeds, failing)
             except MissingError as missing:
-                print(f"{said}: NOT run: {missing}", flush=True)
+                print(f"{task.algo} {task.label(path)} {path}: NOT run: {missing}", flush=True)
                 good = False
                 continue
             rows = table.update(page, START, [new], COLUMNS, KEYS)
             table.update(page, START, agreement(rows), AGREEMENT, ("task",))
             good &= new["met"] == "yes"
-            print(f"{said}: mean {new['mean']} ({new['95 % interval']}), threshold {new['threshold']}: {new['met']}", flush=True)
     for line in agreement(table.read(page.read_text(), COLUMNS) if page.exists() else []):
         print(f"{line['task']}: fused {line['fused']}, ported {line['ported']}: overlap {line['intervals overlap']}", flush=True)
         good &= line["intervals overlap"] == "yes"
@@ -185,21 +159,22 @@ def verify(names: list[str], paths: list[str], num_seeds: int, page: Path) -> bo
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verify", description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"any of {', '.join(TASKS)} (default: all)")
-    parser.add_argument("--seeds", type=int, default=0, help=f"how many training seeds, from {FIRST_SEED} on (default: 5, for DQN 10)")
+    known = [*TASKS, *STUDIES]
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"any of {', '.join(known)} (default: all)")
+    parser.add_argument("--seeds", type=int, default=0, help=f"how many training seeds, from {FIRST_SEED} on (default: each task's own)")
     parser.add_argument("--path", choices=("fused", "ported", "both"), default="both")
     given = parser.parse_args(argv)
     for name in given.tasks:
-        if name not in TASKS:
-            parser.error(f"unknown task {name!r}; choose from {', '.join(TASKS)}")
+        if name not in known:
+            parser.error(f"unknown task {name!r}; choose from {', '.join(known)}")
     if given.seeds < 0:
         parser.error("--seeds: expected at least 1")
     begun = time.perf_counter()
     paths = ["fused", "ported"] if given.path == "both" else [given.path]
     for name in given.tasks:
-        if not set(paths) & set(TASKS[name].envs()):
+        if given.path != "both" and given.path not in (TASKS[name].envs() if name in TASKS else ()):
             parser.error(f"{name} has no {given.path} path; leave --path out")
-    good = verify(given.tasks or list(TASKS), paths, given.seeds, PAGE)
+    good = verify(given.tasks or known, paths, given.seeds, PAGE)
     print(f"{'all met' if good else 'NOT all met'} in {(time.perf_counter() - begun) / 60:.1f} min; "
           f"see {os.path.relpath(PAGE, table.ROOT)}")
     return 0 if good else 1

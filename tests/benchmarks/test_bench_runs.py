@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from benchmarks import table, verify
+from benchmarks import table, training
 
 _SMALL = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "num_epochs": 1, "num_minibatches": 1, "eval_episodes": 4}
 
@@ -18,7 +18,7 @@ def _run(*command):
 
 
 def test_a_second_seed_in_a_compiled_program_equals_the_command_line(tmp_path):
-    first, second = verify.train("cartpole", "fused", 1024, [3, 4], **_SMALL)
+    first, second = training.train("cartpole", "fused", 1024, [3, 4], **_SMALL)
     flags = [f"--{name.replace('_', '-')}={value[0] if isinstance(value, tuple) else value}" for name, value in _SMALL.items()]
     told = json.loads(_run("-m", "shoal", "train", "ppo", "cartpole", "--steps", "1024", "--seed", "4", "--path", "fused", *flags,
                            "--out", str(tmp_path / "run"), "--json", "--quiet").splitlines()[-1])

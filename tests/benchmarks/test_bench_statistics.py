@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from benchmarks import bench, gpu, stats, table, verify
+from benchmarks import bench, cheetah, gpu, stats, table, verify
 from benchmarks.workers import protocol
 
 
@@ -66,6 +66,9 @@ def test_two_tables_on_one_page_and_words_between_them_stay_apart(tmp_path):
     assert table.read(text, ("c",)) == [{"c": "x/y"}]
     assert text.index("| 5 | 6 |") < text.index("A note by hand.") < text.index("| c |")
     assert table.read(text, ("a", "z")) == []
+    for value in ("1", "2"):  # words come once, with the first rows of a table
+        table.update(page, "# T\n", [{"d": value}], ("d",), ("d",), "## Section\n\nWords.\n")
+    assert page.read_text().endswith("\n\n## Section\n\nWords.\n\n| d |\n|---|\n| 1 |\n| 2 |\n")
 
 
 def _results(*scores):
@@ -91,6 +94,27 @@ def test_verify_of_a_task_that_only_gymnasium_has():
     assert task.envs() == {"ported": "LunarLander-v3"} and task.label("ported") == "LunarLander-v3"
     only = verify.row("ppo", "LunarLander-v3", "ported", task, _results(210.0, 230.0))
     assert only["met"] == "yes" and verify.agreement([only]) == []
+
+
+def test_verify_of_what_should_fail_without_a_setting():
+    task = verify.TASKS["bit_flip"]
+    solved = verify.row("dqn", task.label("fused"), "fused", task, _results(-9.0, -9.2, -8.9))
+    alone = verify.row("dqn (hindsight=none)", task.label("fused"), "fused", task, _results(-20.0, -19.8, -20.0), failing=True)
+    lucky = verify.row("dqn (hindsight=none)", task.label("fused"), "fused", task, _results(-9.0, -20.0, -20.0), failing=True)
+    assert solved["env"] == alone["env"] == "bit_flip (bits=20)"
+    assert [(r["threshold"], r["met"]) for r in (solved, alone, lucky)] == [("≥ −10.0", "yes"), ("≤ −19.0", "yes"), ("≤ −19.0", "no")]
+    assert verify.row("dqn", "bit_flip", "fused", task, _results(-20.0, -20.0))["met"] == "no"
+
+
+def test_no_worse_than_a_peer_is_its_mean_less_its_standard_error():
+    assert cheetah.bound([3000.0, 5000.0]) == pytest.approx(3000.0)  # of two seeds, the poorer
+    assert cheetah.bound([1.0, 2.0, 3.0]) == pytest.approx(2.0 - 1.0 / math.sqrt(3))
+    assert cheetah.bound([7.0]) == 7.0
+    for ours, met in (([2000.0, 4000.0], "yes"), ([0.0, 5990.0], "no")):  # a wide spread of our own does not help
+        assert cheetah.row("ported", _results(*ours), 3000.0, "–")["met"] == met
+    peer = cheetah.row("SB3", _results(3000.0, 5000.0), None, "SB3 1.0")
+    assert (peer["mean"], peer["threshold"], peer["met"], peer["anchor"]) == ("4000.0", "–", "–", "SB3 1.0")
+    assert tuple(peer) == cheetah.COLUMNS == verify.COLUMNS
 
 
 def test_verify_goes_on_past_a_missing_package_but_is_not_content(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,56 @@
+"""Runs as the command line makes them, one for each seed, and how their scores are written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def _runtime() -> Any:
+    """This process, with one engine for all seeds: another seed begins anew in the program that is compiled already."""
+    from shoal.runtime.fused import Fused
+    from shoal.runtime.local import Local
+
+    class Reusing(Local):
+        def __init__(self) -> None:
+            self._kept: Any = None
+
+        def engine(self, *args: Any, **settings: Any) -> Any:
+            if self._kept is None:
+                made = super().engine(*args, **settings)
+                if not isinstance(made, Fused):
+                    return made
+                self._kept = made
+            return self._kept
+
+    return Reusing()
+
+
+def train(env: str, path: str, steps: int, seeds: list[int], algo: str = "ppo", **overrides: Any) -> Iterator[dict[str, Any]]:
+    """The results of ``shoal train ALGO ENV --path … --steps … --seed …`` for each seed, one after the other."""
+    import shoal
+    from shoal import config, registry
+
+    runtime = _runtime()
+    for seed in seeds:
+        plan, _ = config.resolve({"algo": algo, "env": env, "path": path, "steps": steps, "seed": seed, **overrides})
+        settings = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
+                    if f.name not in ("algo", "env", "team", "runtime", "algorithm")}
+        with tempfile.TemporaryDirectory() as folder:
+            agent = registry.find("algo", plan.algo)(**plan.algorithm)
+            run = shoal.train(agent, plan.env, runtime=runtime, out=Path(folder) / "run", team=plan.team, **settings)
+            yield run.result
+
+
+def text(value: float) -> str:
+    """A score as a table has it."""
+    return f"{value:.1f}".replace("-", "−") if math.isfinite(value) else "unknown"
+
+
+def number(text: str) -> float:
+    """The inverse of ``text``; what is unknown has no bound."""
+    return math.inf if text == "unknown" else float(text.replace("−", "-"))
