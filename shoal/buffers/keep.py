@@ -81,5 +81,5 @@ def _split(state: Tree) -> tuple[Tree, Files | None]:
 
 def _about(state: Any) -> dict[str, Any]:
     """What must be the same in two buffers for one to take the other's place."""
-    form: Form = getattr(state, "inner", state).form[0]
+    form: Form = state.form[0]
     return {"sizes": form.ring._asdict(), "fields": [[field.name, list(field.shape), field.dtype, field.kind] for field in form.fields]}

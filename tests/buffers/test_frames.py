@@ -154,7 +154,7 @@ def test_what_is_kept_of_a_stack():
     assert buffer.form(stacking.stacked_spec(FILM, NUM), 4, 2, 8).ring.back == 8  # whole chunks
     assert buffer.form(FILM, 4, 2, 3).ring == form.ring._replace(slots=252, back=0)
     shards = Shards(buffer, 2).init(stacking.stacked_spec(FILM, NUM), 4, 2, 3)  # chunks of lanes are mixed there
-    assert shards.inner.store.pool[0].shape[2:] == (17, 16, 4)
+    assert shards.store.pool[0].shape[2:] == (17, 16, 4)
     for spec, dtype in ((FILM, "uint8"), (HALF, "bfloat16")):
         assert [x.dtype for x in buffer.init(stacking.stacked_spec(spec, NUM), 4).store.pool] == [jnp.dtype(dtype)]
 
