@@ -88,7 +88,8 @@ def test_half_precision_and_pools_of_shards(tmp_path):
     keep.save(tmp_path / "kept", state)
     again = keep.load(tmp_path / "kept", init(pool, spec))
     jax.tree.map(np.testing.assert_array_equal, again, state)
-    assert pool.statistics(again).chunks.tolist() == [2, 1] and jnp.dtype("bfloat16") in {x.dtype for x in jax.tree.leaves(again)}
+    assert jnp.dtype("bfloat16") in {x.dtype for x in jax.tree.leaves(again)}
+    assert np.asarray(getattr(again, "inner", again).index.count).sum() == 3
     assert jax.tree.structure(again) == jax.tree.structure(state)
 
 
