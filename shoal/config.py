@@ -174,11 +174,9 @@ def resolve(flags: Mapping[str, Any], config_file: str | Path | None = None) -> 
     plan = dataclasses.replace(plan, plugins=tuple(dict.fromkeys((*plugins, *(plugin for plugin in used if plugin)))))
     # under a budget in episodes or minutes, schedules keep the steps of the layer below: those they were tuned for
     horizon = plan.steps or next((layer.plan["steps"] for layer in reversed(layers) if layer.plan.get("steps")), 0)
-    if plan.algorithm.get("horizon") in (0.0, math.inf) and horizon:
+    if plan.algorithm.get("horizon") in plan_module.NO_HORIZON and horizon:
         plan.algorithm["horizon"] = float(horizon)
-    for key, value in plan.algorithm.items():
-        if key.endswith("_schedule") and value != "constant" and plan.algorithm.get("horizon", 1.0) in (0.0, math.inf):
-            raise ConfigError(f"{key} = {show(value)} needs a horizon: give --steps or --horizon")
+    plan_module.check_horizon(plan)
     _check_together(plan)
     score = f", scored {table['score']}" if "score" in table else ""
     return plan, f"preset {algo}/{name}{score}" if table else f"no preset: defaults of {algo}"

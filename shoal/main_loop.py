@@ -22,7 +22,7 @@ from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink
 from shoal.monitor.window import Window
-from shoal.plan import Plan, cadence, check, decided, free_folder, log_interval
+from shoal.plan import NO_HORIZON, Plan, cadence, check, check_horizon, decided, free_folder, log_interval
 from shoal.runtime.device import Compilations, describe
 from shoal.signals import Signals
 from shoal.types import Algorithm, Env, HostEnv, Iteration, Limits
@@ -79,7 +79,7 @@ class MainLoop:
         """Schedules that were given no horizon run over the budget."""
         agent: Any = self.agent
         inner: Any = agent.agent if self.plan.team else agent
-        if self.plan.steps and getattr(inner, "horizon", 0.0) == math.inf:
+        if self.plan.steps and getattr(inner, "horizon", 1.0) in NO_HORIZON:
             inner = dataclasses.replace(inner, horizon=float(self.plan.steps))
             self.agent = dataclasses.replace(agent, agent=inner) if self.plan.team else inner
             self.plan = dataclasses.replace(self.plan, algorithm=self.plan.algorithm | {"horizon": inner.horizon})
@@ -109,6 +109,8 @@ class MainLoop:
         check(self.plan)
         first = self._engine is None
         if first:
+            self._set_horizon()
+            check_horizon(self.plan)
             self._prepare()
         self._out = self._out or free_folder(self.plan)
         if first and not self._resuming:

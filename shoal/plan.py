@@ -88,6 +88,9 @@ _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, 
 _AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024}
 
 
+NO_HORIZON = (0.0, math.inf)
+
+
 def cadence(text: str) -> tuple[int, float]:
     """``"60s"`` → (0 steps, 60 seconds), ``"5000"`` → (5000, inf), ``"0"`` → (0, inf): never."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -132,6 +135,20 @@ def check(plan: Plan) -> None:
     if plan.patience and not plan.eval_every:
         raise ConfigError(f"patience = {plan.patience} counts evaluations; give --eval-every too")
     cadence(plan.checkpoint_every)
+
+
+def check_horizon(plan: Plan) -> None:
+    """Refuse what changes over a horizon where there is none: it would stay as it starts for ever."""
+    fields = plan.algorithm
+    if fields.get("horizon", 1.0) not in NO_HORIZON:
+        return
+    # noisy layers explore by themselves, whatever epsilon's schedule says
+    running = {key: value for key, value in fields.items()
+               if key.endswith("_schedule") and value != "constant" and not (key == "epsilon_schedule" and fields.get("noisy"))}
+    if fields.get("prioritised") and fields.get("priority_beta", 1.0) < 1.0:
+        running["priority_beta"] = fields["priority_beta"]
+    for key, value in running.items():
+        raise ConfigError(f"{key} = {value!r} needs a horizon: give --steps or --horizon")
 
 
 _MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "device", "threads", "eval_every",

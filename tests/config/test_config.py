@@ -102,6 +102,14 @@ def test_horizon_follows_the_budget(write):
     assert config.resolve({"env": "cartpole", "minutes": 1})[0].algorithm["horizon"] == PRESETS["cartpole"]["steps"]
     with pytest.raises(ConfigError, match="learning_rate_schedule = 'linear' needs a horizon"):
         config.resolve({**linear, "episodes": 5})
+    dqn = {"algo": "dqn", "preset": "none", "episodes": 5}
+    for more, field in (({}, "epsilon_schedule = 'linear'"), ({"noisy": True, "prioritised": True}, "priority_beta = 0.4"),
+                        ({"noisy": True, "learning_rate_schedule": "cosine"}, "learning_rate_schedule = 'cosine'")):
+        with pytest.raises(ConfigError, match=f"{field} needs a horizon: give --steps or --horizon"):
+            config.resolve(dqn | more)
+        assert config.resolve(dqn | more | {"horizon": 1e4})[0].algorithm["horizon"] == 1e4
+    for more in ({"epsilon_schedule": "constant"}, {"noisy": True}, {"noisy": True, "prioritised": True, "priority_beta": 1.0}):
+        assert config.resolve(dqn | more)[0].algorithm["horizon"] == math.inf
     recorded = write(dumps_toml(config.plan_to_dict(config.resolve({**linear, "steps": 5000})[0])))
     assert config.resolve({"steps": 8000}, recorded)[0].algorithm["horizon"] == 8000.0
 
