@@ -24,7 +24,7 @@ _MOST_CALLS = 40  # per step; so many take as long as a compiled call
 
 
 def acting(algorithm: Algorithm, spec: EnvSpec, size: int) -> Callable[[Params], ActFn]:
-    """How host lanes of ``size`` act: for parameters, a call of ``(memory, obs, role, noise)``."""
+    """How host lanes of ``size`` act: for parameters, whole or as their leaves, a call of ``(memory, obs, role, noise)``."""
     traced = _Traced(algorithm, spec, size)
     return traced.in_numpy if traced.program.fits else traced.compiled
 
@@ -38,6 +38,7 @@ class _Traced:
         key = rng.root(0)
         like = jax.eval_shape(lambda a, k: (a.policy(a.init(spec, k)), a.draw(spec, k, (size,))), algorithm, key)
         memory, obs = algorithm.memory(spec, size), zeros(spec.obs, (size, *spec.agent_shape))
+        self.policy = jax.tree.structure(like[0])
         example = (self.numbers, like[0], lane.role(0.0, size), memory, obs, like[1])
 
         def act(numbers: Any, params: Params, role: Any, memory: Any, obs: Any, noise: Any) -> Any:
@@ -73,8 +74,7 @@ class _Traced:
         read = {id(v) for equation in self.jaxpr.eqns for v in equation.invars} | {id(v) for v in self.jaxpr.outvars}
         used = tuple(id(v) in read for v in self.jaxpr.invars[:len(self.numbers)])
         needed = tuple(x for x, wanted in zip(self.numbers, used, strict=True) if wanted)
-        leaves, structure = jax.tree.flatten(params)
-        return partial(_compiled(self.shape, structure, used), needed, tuple(leaves))
+        return partial(_compiled(self.shape, self.policy, used), needed, tuple(jax.tree.leaves(params)))
 
 
 @lru_cache(maxsize=64)
@@ -171,6 +171,7 @@ class _Program:
         self.start: list[Any] = []  # values known from the beginning; None for the others
         self.missing: set[str] = set()  # what NumPy has no call for
         self._products = 0
+        self._plan: _Plan | None = None
         self.inputs = [self._place() for _ in closed.jaxpr.invars]
         self.outputs = self._add(closed.jaxpr, closed.consts, self.inputs)
         moving = set(self.inputs[num_known:])
@@ -214,53 +215,76 @@ class _Program:
         """What is left when the first inputs are ``known``, as a function of the others."""
         values = list(self.start)
         values[:len(known)] = known  # inputs have the first places
+        if self._plan is not None:
+            for operation, given, out in self._plan.ahead:
+                values[out] = np.asarray(operation(*[values[place] for place in given]))
+        if self._plan is None or any(int(values[place]) != was for place, was in self._plan.flags):
+            self._plan = self._planned(values, self.inputs[len(known):])
+        return self._plan.bind(values)
+
+    def _planned(self, values: list[Any], inputs: list[int]) -> _Plan:
+        """What to do ahead and what at every step, where all but ``inputs`` are known; ``values`` gets what is worked out on the way."""
         same: dict[int, int] = {}
-        left: list[Any] = []
+        ahead, flags, left = [], [], []
+        waits = set(inputs)
         for operation, given, out, is_choice in self.lines:
             given = tuple(same.get(place, place) for place in given)
-            if all(values[place] is not None for place in given):
+            if not waits & set(given):
                 values[out] = np.asarray(operation(*(values[place] for place in given)))
-            elif is_choice and values[given[0]] is not None:
-                same[out] = given[1 + int(values[given[0]])]
-                values[out] = values[same[out]]
+                ahead.append((operation, given, out))
+            elif is_choice and given[0] not in waits:
+                flags.append((given[0], int(values[given[0]])))
+                same[out] = given[1 + flags[-1][1]]
             else:
                 left.append((operation, given, out))
-        outputs = [same.get(place, place) for place in self.outputs]
-        return _runner(left, self.inputs[len(known):], outputs, values)
+                waits.add(out)
+        return _plan(ahead, flags, left, inputs, [same.get(place, place) for place in self.outputs])
 
 
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 
-def _runner(lines: list[Any], inputs: list[int], outputs: list[int], known: list[Any]) -> Callable[[list[Any]], list[Any]]:
-    """Lines as a function of the inputs. Values are renumbered in the order they come, so that keeping one is appending it."""
+class _Plan(NamedTuple):
+    """A program cut in two: what is worked out once for parameters and role, and what at every step."""
+
+    ahead: list[Any]  # operations in order
+    flags: list[tuple[int, int]]  # that decided between values, and how
+    known: list[int]  # places that the rest reads
+    calls: list[Callable[[list[Any]], Any]]
+    outputs: list[int]
+
+    def bind(self, values: list[Any]) -> Callable[[list[Any]], list[Any]]:
+        """The second part as a function of the inputs: keeping a value is appending it."""
+        known, calls, outputs = [values[place] for place in self.known], self.calls, self.outputs
+
+        def run(leaves: list[Any]) -> list[Any]:
+            values = known + [np.asarray(x) for x in leaves]
+            for call in calls:
+                values.append(call(values))
+            return [values[place] for place in outputs]
+
+        return run
+
+
+def _plan(ahead: list[Any], flags: list[tuple[int, int]], lines: list[Any], inputs: list[int], outputs: list[int]) -> _Plan:
+    """Lines as calls. Values are renumbered in the order they come: what is known, inputs, results."""
     needed, kept = set(outputs), []
     for operation, given, out in reversed(lines):
         if out in needed:
             needed |= set(given)
             kept.append((operation, given, out))
-    order = {place: i for i, place in enumerate([*inputs, *(out for _, _, out in reversed(kept))])}
-    calls = [_call(operation, [(order.get(place), known[place]) for place in given]) for operation, given, _ in reversed(kept)]
-    picks = [(order.get(place), known[place]) for place in outputs]
-
-    def run(leaves: list[Any]) -> list[Any]:
-        values = [np.asarray(x) for x in leaves]
-        for call in calls:
-            values.append(call(values))
-        return [value if place is None else values[place] for place, value in picks]
-
-    return run
+    results = [out for _, _, out in reversed(kept)]
+    known = sorted(needed - set(inputs) - set(results))
+    order = {place: i for i, place in enumerate([*known, *inputs, *results])}
+    calls = [_call(operation, [order[place] for place in given]) for operation, given, _ in reversed(kept)]
+    return _Plan(ahead, flags, known, calls, [order[place] for place in outputs])
 
 
-def _call(operation: Callable[..., Any], given: list[tuple[int | None, Any]]) -> Callable[[list[Any]], Any]:
-    """One operation on the values so far, each given by its place or known."""
+def _call(operation: Callable[..., Any], given: list[int]) -> Callable[[list[Any]], Any]:
+    """One operation on the values so far."""
     match given:
-        case [(int(a), _)]:
+        case [a]:
             return lambda values: operation(values[a])
-        case [(int(a), _), (int(b), _)]:
+        case [a, b]:
             return lambda values: operation(values[a], values[b])
-        case [(int(a), _), (None, b)]:
-            return lambda values: operation(values[a], b)
-        case [(None, a), (int(b), _)]:
-            return lambda values: operation(a, values[b])
-    return lambda values: operation(*(known if place is None else values[place] for place, known in given))
+    return lambda values: operation(*[values[place] for place in given])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, loops, rng
-from shoal.envs import replay
+from shoal.envs import replay, rows
 from shoal.envs.gym_vector import GymVector
 from shoal.errors import DeadlineError
 from shoal.host_act import acting
@@ -26,6 +26,9 @@ from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
+
+
+_AHEAD, _AHEAD_STEPS = 64, 1024  # chunks, and steps in them, that noise is drawn for in one call: small ones cost more to call than to draw
 
 
 class Queue:
@@ -75,13 +78,32 @@ _draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
 _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key, (size,)), static_argnums=(1, 3))
 
 
-@partial(jax.jit, static_argnums=8, donate_argnums=1)
-def _learn(algorithm: Algorithm, state: LearnerState, data: Transition, memory: Tree, episodes: Episodes, behaviour: Params,
-           root: Any, iteration: Any, spec: EnvSpec) -> Any:
-    """One iteration's learning, compiled as a whole: state, next policy, metrics, count."""
-    desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, behaviour, root, iteration)
-    tally, count = flow.count(state.tally, episodes)
-    return LearnerState(desk, tally), algorithm.policy(desk.learner), metrics, count
+@partial(jax.jit, static_argnums=(1, 5, 6))
+def _draw_ahead(algorithm: Algorithm, spec: EnvSpec, root: Any, index: Any, first: Any, size: int, num: int) -> Tree:
+    """The noise of ``num`` chunks, [num, T, B, ...], each by its own address."""
+    return jax.vmap(lambda seq: lane.draw_noise(algorithm, spec, root, index, seq, size))(first + jnp.arange(num, dtype=jnp.int32))
+
+
+@lru_cache(maxsize=64)
+def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) -> Callable[..., Any]:
+    """One iteration's learning, compiled as a whole: state, next policy, metrics, count.
+
+    All comes and goes as leaves, and numbers in two arrays: modules are taken apart by Python, and with small networks that takes
+    longer than learning does.
+    """
+
+    def learn(numbers: list[Any], leaves: list[Any], data: Transition, memory: Tree, episodes: Episodes, behaviour: list[Any], root: Any,
+              iteration: Any) -> Any:
+        algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
+        params = jax.tree.unflatten(policy_shape, behaviour)
+        desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration)
+        tally, count = flow.count(state.tally, episodes)
+        names = tuple(sorted(metrics))
+        floats = jnp.stack([*(metrics[name] for name in names), count.return_sum, count.mean_return])
+        after = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(algorithm.policy(desk.learner))
+        return *after, {names: floats}, jnp.stack([count.episodes, count.length_sum])
+
+    return jax.jit(learn, donate_argnums=1)
 
 
 @jax.jit
@@ -126,6 +148,7 @@ class Ported:
         self._chunks, self._params = Queue(), Shelf(lag + 1)
         self._deadline_s, self._refused, self._iteration = 60.0, 0, 0
         self._apart: Apart | None = None
+        self._tree: LearnerState | None = None
         self.scratch: Path | None = None  # a folder for a buffer in files
 
     # set-up
@@ -145,14 +168,18 @@ class Ported:
         else:
             desk = _clear(self.algorithm, self.spec, self.root, self.num_lanes, self._lane_envs)
         self._state = LearnerState(desk, flow.init_tally())
-        self._params.versions = {0: _copied(self.algorithm, desk.learner)}
+        first, self._policy_shape = jax.tree.flatten(_copied(self.algorithm, desk.learner))
+        self._params.versions = {0: first}
+        self._numbers, shape = jax.tree.flatten(self.algorithm)
+        if self._apart is None:
+            self._learn = _learning(shape, jax.tree.structure(self._state), self._policy_shape, self.spec)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
         self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
 
     def _compiled_lanes(self, roles: list[Any]) -> list[Any]:
         def collect(params: Params, state: LaneState, index: Any, seq: Any, role: Any) -> Any:
-            return _collect(self.algorithm, self.env, params, state, self.root, index, seq, role)
+            return _collect(self.algorithm, self.env, self._whole(params), state, self.root, index, seq, role)
 
         states = [_start(self.algorithm, self.env, self.root, np.int32(i), self._lane_envs) for i in range(self.num_lanes)]
         return [CompiledLane(i, state, collect, roles[i]) for i, state in enumerate(states)]
@@ -160,9 +187,18 @@ class Ported:
     def _host_lanes(self, roles: list[Any]) -> list[Any]:
         assert self._make is not None
 
+        ahead = max(1, min(_AHEAD, _AHEAD_STEPS // self.steps_per_iteration))
+        kept: dict[int, tuple[int, Tree]] = {}  # by lane: the first chunk that noise was drawn for, and the noise
+
         def noise(index: int, seq: int) -> Tree:
-            drawn = _draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
-            return jax.tree.map(np.asarray, drawn)
+            if ahead == 1:
+                drawn = _draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
+                return jax.tree.map(np.asarray, drawn)
+            first = seq - seq % ahead
+            if index not in kept or kept[index][0] != first:
+                drawn = _draw_ahead(self.algorithm, self.spec, self.root, np.int32(index), np.int32(first), self._lane_envs, ahead)
+                kept[index] = first, jax.tree.map(np.asarray, drawn)
+            return rows.row(kept[index][1], seq - first)
 
         calls: dict[str, Any] = {"seed": self.seed, "num_steps": self.algorithm.num_steps, "acting_fn": self._acting,
                                  "noise_fn": noise, "memory_fn": lambda size: self.algorithm.memory(self.spec, size)}
@@ -189,18 +225,36 @@ class Ported:
         data, episodes = _beside([c.data for c in chunks], 1), _beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
         if self._apart is not None:
-            desk, metrics = self._apart.study(self._state.desk, data, behaviour, self.root, np.int32(iteration))
+            desk, metrics = self._apart.study(self._state.desk, data, self._whole(behaviour), self.root, np.int32(iteration))
             tally, count = _count(self._state.tally, episodes)
-            self._state, policy = LearnerState(desk, tally), _copied(self.algorithm, desk.learner)
+            self._state, policy = LearnerState(desk, tally), jax.tree.leaves(_copied(self.algorithm, desk.learner))
+            values, told = {name: float(x) for name, x in jax.device_get(metrics).items()}, jax.device_get(count)
         else:
             memory = _beside([c.memory for c in chunks], 0)
-            self._state, policy, metrics, count = _learn(self.algorithm, self._state, data, memory, episodes, behaviour, self.root,
-                                                         np.int32(iteration), self.spec)
-        values = {name: float(x) for name, x in jax.device_get(metrics).items()}
+            self._leaves, policy, metrics, counts = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
+                                                                np.int32(iteration))
+            self._tree = None
+            ((names, floats),) = metrics.items()
+            *given, return_sum, mean_return = np.asarray(floats).tolist()
+            values, told = dict(zip(names, given, strict=True)), flow.Count(*np.asarray(counts).tolist(), return_sum, mean_return)
         self._refused = watch(self._refused, values, iteration)
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
-        self._last = Iteration(values, int(count.episodes), float(count.return_sum), int(count.length_sum), float(count.mean_return), ended)
+        self._last = Iteration(values, int(told.episodes), float(told.return_sum), int(told.length_sum), float(told.mean_return), ended)
         return policy
+
+    @property
+    def _state(self) -> LearnerState:
+        if self._tree is None:
+            self._tree = jax.tree.unflatten(self._state_shape, self._leaves)
+        return self._tree
+
+    @_state.setter
+    def _state(self, state: LearnerState) -> None:
+        self._tree, (self._leaves, self._state_shape) = state, jax.tree.flatten(state)
+
+    def _whole(self, leaves: list[Any]) -> Params:
+        """A policy as its algorithm has it; on the shelf lie leaves."""
+        return jax.tree.unflatten(self._policy_shape, leaves)
 
     # the cut
 
@@ -209,7 +263,7 @@ class Ported:
         out = state | {"refused": np.asarray(self._refused), "iteration": np.asarray(self._iteration)}
         for version, params in self._params.versions.items():
             if version < self._iteration and self._lag:  # the policy that makes the next chunk is older than the learner
-                out |= named(params, f"version{version}")
+                out |= named(self._whole(params), f"version{version}")
         if self.env is not None:
             return out | named(_beside([x.state for x in self.lanes], 0), "lanes")
         for x in self.lanes:
@@ -220,9 +274,9 @@ class Ported:
         self._state = filled(self._state, tensors, "run") if self._apart is None else self._apart.filled(self._state, tensors)
         self._refused, self._iteration = int(tensors["refused"]), int(tensors["iteration"])
         newest = _copied(self.algorithm, self._state.desk.learner)
-        self._params.versions = {self._iteration: newest}
+        self._params.versions = {self._iteration: jax.tree.leaves(newest)}
         for version in range(max(0, self._iteration - self._lag), self._iteration):
-            self._params.versions[version] = filled(newest, tensors, f"version{version}")
+            self._params.versions[version] = jax.tree.leaves(filled(newest, tensors, f"version{version}"))
         if self.env is None:
             return [note for x in self.lanes for note in self._restore(x, tensors, inexact)]
         joined = filled(_beside([x.state for x in self.lanes], 0), tensors, "lanes")
@@ -254,13 +308,13 @@ class Ported:
         """Only the learner, for acting."""
         learner = filled(self._state.desk.learner, tensors, "run.desk.learner")
         self._state = self._state._replace(desk=self._state.desk._replace(learner=learner))
-        self._params.versions = {self._iteration: _policy(self.algorithm, self._state.desk.learner)}
+        self._params.versions = {self._iteration: jax.tree.leaves(_policy(self.algorithm, self._state.desk.learner))}
 
     def learner(self) -> dict[str, np.ndarray]:
         return named(self._state.desk.learner, "learner")
 
     def policy(self) -> Params:
-        return self._params.versions[self._iteration]
+        return self._whole(self._params.versions[self._iteration])
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
         if self.env is not None:
