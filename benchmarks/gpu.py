@@ -87,9 +87,9 @@ def rows(lines: Sequence[str]) -> list[dict[str, str]]:
 
 def table(lines: Sequence[str], page: Path | None = None) -> list[dict[str, str]]:
     """Fold printed lines into the page; all rows of its table."""
-    from benchmarks import bench
+    from benchmarks import contest
 
-    return tables.update(page or bench.PAGE, bench.START, rows(lines), COLUMNS, KEYS)
+    return tables.update(page or contest.PAGE, contest.START, rows(lines), COLUMNS, KEYS)
 
 
 def _millions(rate: float) -> str:

@@ -1,7 +1,7 @@
 """The peers' own environments: never mixed with shoal's. Made with pip under ``.peers/`` when absent.
 
-``SHOAL_PEERS`` may name a folder that has them already, as ``t1/`` (Stable-Baselines3, SBX, MuJoCo), ``j1/`` (rejax)
-and ``c1/`` (cpprb).
+``SHOAL_PEERS`` may name a folder that has them already, as ``t1/`` (Stable-Baselines3, SBX, MuJoCo), ``j1/`` (rejax),
+``c1/`` (cpprb) and ``f1/`` (flashbax).
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "t1": (("torch==2.13.0",), ("stable-baselines3", "sbx-rl", "gymnasium[mujoco]")),
     "j1": (("jax==0.10.2", "flax", "optax", "distrax", "rejax", "gymnax==0.0.9"),),
     "c1": (("cpprb",),),
+    "f1": (("jax==0.10.2", "flashbax"),),
 }
-PROBES = {"t1": "import torch, stable_baselines3, sbx, mujoco", "j1": "import rejax, gymnax", "c1": "import cpprb"}
+PROBES = {"t1": "import torch, stable_baselines3, sbx, mujoco", "j1": "import rejax, gymnax", "c1": "import cpprb",
+          "f1": "import flashbax"}
 
 
 def folder() -> Path:

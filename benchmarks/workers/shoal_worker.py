@@ -56,6 +56,22 @@ class Gate:
         self._reset()
 
 
+def _agent(given: Any) -> Any:
+    import shoal
+
+    horizon = 1e12  # longer than any measurement
+    if given.work == "dqn":
+        return shoal.DQN(num_steps=given.num_steps, capacity=10_000, start_size=1_000, batch_size=128, updates=1, update_every=10,
+                         learning_rate=2.5e-4, horizon=horizon, discount=0.99, hidden=(120, 84), activation="relu", double=False,
+                         epsilon_start=0.05, epsilon_schedule="constant", target_every=50, max_grad_norm=10.0)
+    if given.work == "sac":
+        return shoal.SAC(num_steps=given.num_steps, capacity=100_000, start_size=300, batch_size=256, updates=1, update_every=1,
+                         learning_rate=3e-4, horizon=horizon, discount=0.99, hidden=(256, 256), activation="relu", tau=0.005)
+    return shoal.PPO(num_steps=given.num_steps, num_epochs=given.num_epochs, num_minibatches=given.num_minibatches,
+                     learning_rate=2.5e-4, learning_rate_schedule="linear", horizon=horizon, discount=0.99, gae_lambda=0.95,
+                     clip=0.2, entropy_coef=0.01, value_coef=0.5, max_grad_norm=0.5, hidden=(64, 64), activation="tanh")
+
+
 def main() -> None:
     given = protocol.settings()
     from shoal.runtime import device
@@ -69,14 +85,11 @@ def main() -> None:
         def engine(self, *args: Any, **settings: Any) -> Any:
             return Gate(super().engine(*args, **settings), given.seconds, begun)
 
-    # the horizon is longer than any measurement
-    agent = shoal.PPO(num_steps=given.num_steps, num_epochs=given.num_epochs, num_minibatches=given.num_minibatches,
-                      learning_rate=2.5e-4, learning_rate_schedule="linear", horizon=1e12, discount=0.99, gae_lambda=0.95,
-                      clip=0.2, entropy_coef=0.01, value_coef=0.5, max_grad_norm=0.5, hidden=(64, 64), activation="tanh")
-    env = "cartpole" if given.path == "fused" else "CartPole-v1"
+    env = "Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1"
     log_every = max(given.num_envs * given.num_steps, _BUDGET[given.path] // 500)
     with tempfile.TemporaryDirectory() as folder:
-        loop = shoal.MainLoop(env, agent, runtime=Gated(), path=given.path, num_envs=given.num_envs, threads=given.threads or 1,
+        loop = shoal.MainLoop(env, _agent(given), runtime=Gated(), path=given.path, num_envs=given.num_envs,
+                              lane_envs=min(given.num_envs, 8) if given.num_envs % 8 == 0 else given.num_envs, threads=given.threads or 1,
                               device="cpu", log_every=log_every, out=Path(folder) / "run")
         try:
             loop.run(steps=10**12)

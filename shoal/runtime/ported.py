@@ -148,7 +148,9 @@ class Ported:
         self._chunks, self._params = Queue(), Shelf(lag + 1)
         self._deadline_s, self._refused, self._iteration = 60.0, 0, 0
         self._apart: Apart | None = None
-        self._tree: LearnerState | None = None
+        self._tree: LearnerState | None = None  # put together when asked for
+        self._leaves: list[Any] = []
+        self._state_shape: Any = None
         self.scratch: Path | None = None  # a folder for a buffer in files
 
     # set-up
@@ -236,7 +238,9 @@ class Ported:
             self._tree = None
             ((names, floats),) = metrics.items()
             *given, return_sum, mean_return = np.asarray(floats).tolist()
-            values, told = dict(zip(names, given, strict=True)), flow.Count(*np.asarray(counts).tolist(), return_sum, mean_return)
+            values = dict(zip(names, given, strict=True))
+            ended_episodes, length_sum = np.asarray(counts).tolist()
+            told = flow.Count(ended_episodes, length_sum, return_sum, mean_return)
         self._refused = watch(self._refused, values, iteration)
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
         self._last = Iteration(values, int(told.episodes), float(told.return_sum), int(told.length_sum), float(told.mean_return), ended)

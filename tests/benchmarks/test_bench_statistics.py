@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from benchmarks import bench, cheetah, gpu, stats, table, verify
+from benchmarks import bench, cheetah, contest, gpu, stats, table, verify
 from benchmarks.workers import protocol
 
 
@@ -141,20 +141,20 @@ def _rounds(*pairs, steal=0.01):
 
 
 def test_bench_row_is_met_by_the_median_over_enough_pairs():
-    work = bench.Work("w", 8, 128, 1.3)
+    work = contest.Work("w", 8, 128, 1.3)
     shoal, peer = _Spoken("shoal"), _Spoken("peer")
     kept = _rounds((130, 100), (140, 100), (120, 100), (135, 100), (200, 100))
-    found = bench.row(work, shoal, peer, kept, True)
+    found = contest.row(work, shoal, peer, kept, True)
     assert (found["ratio"], found["range"], found["pairs"], found["met"]) == ("1.35", "1.20 … 2.00", "5", "yes")
     assert (found["steps/s"], found["peer steps/s"], found["steal"]) == ("135", "100", "1.0%")
     assert found["ready after s (shoal / peer)"] == "1.2 / 1.2"
-    assert tuple(found) == bench.COLUMNS
-    assert bench.row(work, shoal, peer, kept[:4], True)["met"] == "no"  # too few pairs to claim anything
-    assert bench.row(work, shoal, peer, _rounds(*[(129, 100)] * 5), True)["met"] == "no"
-    unclaimed = bench.row(work, shoal, peer, kept, False)
+    assert tuple(found) == contest.COLUMNS
+    assert contest.row(work, shoal, peer, kept[:4], True)["met"] == "no"  # too few pairs to claim anything
+    assert contest.row(work, shoal, peer, _rounds(*[(129, 100)] * 5), True)["met"] == "no"
+    unclaimed = contest.row(work, shoal, peer, kept, False)
     assert (unclaimed["target"], unclaimed["met"]) == ("–", "–")
     with pytest.raises(RuntimeError, match="too busy"):
-        bench.row(work, shoal, peer, [], True)
+        contest.row(work, shoal, peer, [], True)
 
 
 class _Scripted(_Spoken):
@@ -168,10 +168,10 @@ class _Scripted(_Spoken):
 
 def test_rounds_with_steal_are_dropped_and_repeated_within_bounds():
     workers = [_Scripted("a", [0.0, 0.06, 0.05, 0.0]), _Scripted("b", [0.0, 0.0, 0.0, 0.2])]
-    kept, dropped = bench.rounds(workers, wanted=2, extra=3)
+    kept, dropped = contest.rounds(workers, wanted=2, extra=3)
     assert (len(kept), len(dropped)) == (2, 1)
     assert [got["a"]["steal"] for got in kept] == [0.0, 0.05]
-    kept, dropped = bench.rounds([_Scripted("a", [0.5] * 10)], wanted=2, extra=3)
+    kept, dropped = contest.rounds([_Scripted("a", [0.5] * 10)], wanted=2, extra=3)
     assert (len(kept), len(dropped)) == (0, 4)
 
 

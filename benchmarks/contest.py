@@ -1,0 +1,174 @@
+"""The contest behind every row of ``docs/speed.md``: warmed-up processes, asked for samples in turn.
+
+Ratios are taken pair by pair; a round in which others took more than 5 % of the CPU time is dropped and repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import queue
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks import stats, table
+
+PAGE = table.ROOT / "docs" / "speed.md"
+RESULTS = table.ROOT / "benchmarks" / "results"
+COLUMNS = ("work", "shoal", "steps/s", "peer", "peer steps/s", "ratio", "range", "pairs", "target", "met",
+           "ready after s (shoal / peer)", "steal", "versions", "commit", "date")
+KEYS = ("work", "shoal", "peer")
+START = """# Speed
+
+Written by `make bench`. Each row compares shoal with a peer on the same work in the same run: warmed-up processes that are asked
+for samples of steady training in turn. *Ratio* is the median of the ratios of neighbouring samples and *range* their smallest
+and largest: absolute rates depend on the machine and the minute, ratios hardly. *Steal* is the largest share of CPU time that
+other machines took during a sample that counts; rounds above 5 % are dropped and repeated. shoal runs as its users have it: a
+main loop in a run folder, with metrics and checkpoints; the peers run without logs. Nothing is evaluated on either side.
+*Ready after* is from the first call into the library to the end of compilation (shoal: of the first call).
+A commit with a plus had changes of its own on top. Figures on a GPU stand next to PureJaxRL's from an earlier run on the same
+kind of device.
+
+All PPO rows: 64×64 tanh networks, separate for policy and value; 4 epochs of 4 minibatches, so 16 gradient steps per iteration;
+Adam, learning rate 2.5e-4 (annealed linearly, except in rejax, which has no schedule), discount 0.99, GAE 0.95, clip 0.2,
+entropy 0.01.
+
+All DQN rows: a 120×84 relu network, plain (not double) targets, 10,000 rows of replay, batches of 128, an update for every 10
+environment steps, the target network copied every 500 steps, Adam with 2.5e-4, epsilon fixed at 0.05. shoal's chunks are 10 steps,
+so that a policy is used for as long as the peers use theirs. CleanRL's JAX script and PureJaxRL are on no package index and stand
+as measured earlier on such a machine: CleanRL ran 1.19 times as fast as Stable-Baselines3, so shoal is held to 3 × 1.19 of the
+latter's rate with one environment, and to 6 × 1.19 of the same rate with eight; PureJaxRL's compiled DQN ran at 32 k steps/s there,
+and rejax's with the same settings stands for it here. All SAC rows: 256×256 networks, twin critics, batches of 256, one update per
+environment step, 100,000 rows of replay.
+
+All replay rows: capacity 10⁶, filled with 10⁵ rows of two observations of eight numbers, action, reward and end; a cycle adds one row,
+draws 256 and, where prioritised, takes their normalised weights and changes their priorities. *Steps* are cycles. In a scan 256
+cycles are one compiled call.
+"""
+
+MAX_STEAL = 0.05
+PAIRS = 5
+EXTRA = 10  # rounds that may be repeated
+START_S, SAMPLE_S = 600.0, 300.0  # deadlines of a worker
+
+
+class Worker:
+    """A contestant's process: starts, warms up, then gives a sample when asked."""
+
+    def __init__(self, name: str, python: Path | str, module: str, args: list[str], env: dict[str, str] | None = None):
+        self.name = name
+        self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the process
+        command = [str(python), "-m", f"benchmarks.workers.{module}", *args]
+        self._process = subprocess.Popen(command, cwd=table.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=self._errors, text=True, env={**os.environ, **(env or {})})
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.about: dict[str, Any] = json.loads(self._wait("READY ", START_S).removeprefix("READY "))
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _wait(self, start: str, deadline_s: float) -> str:
+        """The next line that begins with ``start``; libraries may print others."""
+        end = time.monotonic() + deadline_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError(f"{self.name}: no answer in {deadline_s:.0f} s") from None
+            if line is None:
+                self._errors.seek(0)
+                raise RuntimeError(f"{self.name} ended:\n{self._errors.read()[-3000:]}")
+            if line.startswith(start):
+                return line
+
+    def sample(self) -> dict[str, Any]:
+        """One sample, with the share of CPU time that was stolen meanwhile."""
+        assert self._process.stdin is not None
+        before = stats.ticks()
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._wait("{", SAMPLE_S))
+        return answer | {"steal": stats.steal_share(before, stats.ticks())}
+
+    def close(self) -> None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._errors.close()
+
+
+class Work(NamedTuple):
+    """The same work for everyone."""
+
+    name: str
+    num_envs: int
+    num_steps: int
+    target: float
+
+    @property
+    def args(self) -> list[str]:
+        return ["--num-envs", str(self.num_envs), "--num-steps", str(self.num_steps)]
+
+
+def rounds(workers: list[Worker], wanted: int = PAIRS, extra: int = EXTRA) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Samples of every worker in turn: the rounds that count, and those dropped. A round is name → sample."""
+    kept: list[dict[str, Any]] = []
+    dropped: list[dict[str, Any]] = []
+    while len(kept) < wanted and len(dropped) <= extra:
+        got = {worker.name: worker.sample() for worker in workers}
+        quiet = all(sample["steal"] <= MAX_STEAL for sample in got.values())
+        (kept if quiet else dropped).append(got)
+        rates = ", ".join(f"{name} {sample['rate']:,.0f}" for name, sample in got.items())
+        print(f"  {rates}{'' if quiet else '  (dropped: steal)'}", flush=True)
+    return kept, dropped
+
+
+def row(work: Work, shoal: Worker, peer: Worker, kept: list[dict[str, Any]], claimed: bool) -> dict[str, str]:
+    """A row of the page. Only the claimed one of several settings is held to the target."""
+    pairs = [(got[shoal.name]["rate"], got[peer.name]["rate"]) for got in kept]
+    if not pairs:
+        raise RuntimeError(f"{work.name}: no round had a steal of at most {MAX_STEAL:.0%}; the machine is too busy to measure on")
+    found = stats.ratio(pairs)
+    met = "–" if not claimed else "yes" if found.median >= work.target and found.pairs >= PAIRS else "no"
+    steal = max(got[name]["steal"] for got in kept for name in (shoal.name, peer.name))
+    ours, theirs = ([pair[i] for pair in pairs] for i in (0, 1))
+    machine = f"Python {platform.python_version()}; {os.cpu_count()} cores"
+    return {
+        "work": work.name, "shoal": shoal.name, "steps/s": f"{statistics.median(ours):,.0f}", "peer": peer.name,
+        "peer steps/s": f"{statistics.median(theirs):,.0f}", "ratio": f"{found.median:.2f}",
+        "range": f"{found.low:.2f} … {found.high:.2f}", "pairs": str(found.pairs),
+        "target": f"≥ {work.target:g}" if claimed else "–", "met": met,
+        "ready after s (shoal / peer)": f"{shoal.about['warm_s']:.1f} / {peer.about['warm_s']:.1f}",
+        "steal": f"{steal:.1%}", "versions": f"{peer.about['versions']}; shoal: {shoal.about['versions']}; {machine}",
+        "commit": table.commit(), "date": table.today(),
+    }
+
+
+def record(name: str, kept: list[dict[str, Any]], dropped: list[dict[str, Any]], rows: list[dict[str, str]]) -> None:
+    """The samples behind the rows, and the rows themselves."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    data = {"commit": table.commit(), "date": table.today(), "kept": kept, "dropped": dropped}
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    table.update(PAGE, START, rows, COLUMNS, KEYS)
+    for found in rows:
+        print(f"{found['work']}: shoal ({found['shoal']}) {found['steps/s']}, {found['peer']} {found['peer steps/s']}: "
+              f"{found['ratio']}× ({found['range']}), target {found['target']}: {found['met']}", flush=True)
+
+
+def close(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.close()
