@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
-import resource
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +27,7 @@ PLAN = (SIDE, CHUNKS, 2**26, CHUNKS // 5, CHUNKS // 20, 64, 8)
 
 class Limited(NamedTuple):
     kind: str  # what the limit counts
-    enter_fn: Callable[[], None]  # called in the child before anything else
+    enter: str  # shell command that puts a process under it
     peak_fn: Callable[[], int]  # the most that was counted, in bytes; 0 where nobody counts
 
 
@@ -55,26 +52,21 @@ def limited(nbytes: int) -> Iterator[Limited]:
     """A limit on memory for a child: by a control group, which counts file pages, too; else on what the process itself allocates."""
     found = _group()
     if found is None:
-        yield Limited("limit on allocations (RLIMIT_DATA)", lambda: resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes)), lambda: 0)
+        yield Limited("limit on allocations (RLIMIT_DATA)", f"ulimit -d {nbytes // 1024}", lambda: 0)
         return
     group, limit, peak = found
     try:
         (group / limit).write_text(str(nbytes))
-        yield Limited("control group, file pages included", lambda: (group / "cgroup.procs").write_text("0") and None,
-                      lambda: int((group / peak).read_text()))
+        yield Limited("control group, file pages included", f"echo $$ > {group / 'cgroup.procs'}", lambda: int((group / peak).read_text()))
     finally:
         group.rmdir()
 
 
 def live(part: str, folder: Path, limit: Limited) -> dict[str, Any]:
-    """One process of that life under a limit; it does not outlive this one."""
-    def enter() -> None:
-        limit.enter_fn()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
+    """One process of that life under a limit."""
     env = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, str(PROGRAM), part, str(folder), json.dumps(PLAN)]
-    done = subprocess.run(command, preexec_fn=enter, env=env, capture_output=True, text=True, timeout=3_000)
+    command = ["sh", "-c", f'{limit.enter} && exec "$@"', "sh", sys.executable, str(PROGRAM), part, str(folder), json.dumps(PLAN)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3_000)
     assert done.returncode == 0, f"{part}: exit code {done.returncode}\n{done.stderr[-3000:]}"
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
