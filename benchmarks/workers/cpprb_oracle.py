@@ -19,7 +19,6 @@ def run(told: dict[str, Any]) -> list[dict[str, Any]]:
 
     size = told["size"]
     buffer, added, answers = PrioritizedReplayBuffer(size, {"row": {}}, alpha=told["alpha"], eps=told["epsilon"]), 0, []
-    np.random.seed(0)
     for stage in told["stages"]:
         for name, *given in stage:
             if name == "add":
