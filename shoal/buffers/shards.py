@@ -106,11 +106,11 @@ class Shards:
         xp: Any = np if self.apart else jnp
         if self.routing == "lane":
             return xp.asarray(lane, xp.int32) % self.num
-        count, filled = (xp.asarray(x) for x in (state.index.count, state.index.filled))
+        count = xp.asarray(state.index.count)
         if self.routing == "round_robin":
             return count.sum(dtype=xp.int32) % self.num
-        least = filled == filled.min()
-        return xp.argmin(xp.where(least, count, xp.iinfo(xp.int32).max)).astype(xp.int32)  # of those, the least used
+        # by chunks ever added, not by rows: a shard that gave up rows for chunks with many ends would be the emptiest for ever, and get all
+        return xp.argmin(count - count[0]).astype(xp.int32)  # the difference, since counts go on from below past 2**31
 
     def interrupt(self, state: State, lane: Any) -> State:
         """Nothing: every chunk ends by itself."""

@@ -7,7 +7,7 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
-from replay_streams import SPEC, chi_square, chunk
+from replay_streams import FILM, SPEC, chi_square, chunk, film
 
 from shoal.buffers.prioritised import Prioritised
 from shoal.buffers.shards import Shards
@@ -78,3 +78,15 @@ def test_least_loaded_is_even_at_every_moment_with_one_busy_writer():
         assert np.ptp(rows) <= CHUNK and np.ptp(chunks) <= 1
         assert chunks.sum() == number and rows.sum() == min(number, 64) * CHUNK
     assert count[0] == 10 * count[1] and chunks.tolist() == [52] * 4
+
+
+def test_least_loaded_starves_no_shard_when_episodes_become_short():
+    """Pictures of short episodes take more room, so a shard holds fewer rows of them: that must not draw every later chunk to it."""
+    pool = Shards(KINDS["uniform"], num=4, routing="least_loaded")
+    state, add = pool.init(FILM, LANES * ENVS, LANES, STEPS), jax.jit(pool.add)
+    long, short = (film(0, 0, STEPS, ENVS, end) for end in (0.0, 0.9))
+    for number in range(160):
+        state = add(state, 0, long if number < 80 else short)
+        rows, chunks = loads(state)
+        assert np.ptp(chunks) <= 1 and np.ptp(rows) <= 2 * CHUNK
+    assert rows.max() < 16 * CHUNK  # they did have to give up rows
