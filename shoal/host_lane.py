@@ -18,7 +18,7 @@ from shoal.envs import replay, rows
 from shoal.envs.gym_vector import GymVector
 from shoal.errors import EnvError, ReplayError
 from shoal.loops import Scores
-from shoal.specs import Discrete, EnvSpec, Group, zeros
+from shoal.specs import Discrete, EnvSpec, zeros
 from shoal.types import Chunk, Episodes, HostEnv, Memory, Params, Role, Transition, Tree
 
 ActFn = Callable[[Memory, Tree, Role, Tree], Any]  # → Acted
@@ -55,16 +55,16 @@ class HostLane:
         self._present = np.ones((size, *agents), bool)
         self._log: list[list[np.ndarray]] = [[] for _ in range(size)]
         self._memory = self._fresh_memory
-        self._obs = zeros(self.spec.obs, (size, *agents))
+        self._obs, self._like = zeros(self.spec.obs, (size, *agents)), zeros(self.spec.obs, agents)
         for i in range(size):
-            obs = self._reset(i)
-            _check_shape(self.spec, obs, "reset")
-            rows.write(self._obs, i, obs)
+            rows.write(self._obs, i, self._reset(i))
 
     def _reset(self, i: int) -> Tree:
         if self._mode == "fresh" and self._episode[i]:
             self._renew(i)
-        return self.envs[i].reset(self._episode_seed(i))
+        obs = self.envs[i].reset(self._episode_seed(i))
+        _check_like(self.spec.name, self._like, obs, "reset")
+        return obs
 
     def _renew(self, i: int) -> None:
         """A new copy, for an environment whose copies carry something over a reset."""
@@ -85,6 +85,7 @@ class HostLane:
         obs = zeros(self.spec.obs, (num + 1, self.size, *agents))
         rows.write(obs, 0, self._obs)
         whole = not isinstance(obs, dict)  # one array: the common, fast case
+        kind = (obs.shape[2:], obs.dtype) if whole else None
         rewards: list[Any] = []
         finals: list[tuple[int, int, Tree]] = []  # where episodes ended, and the observations that a reset hides
         terminated, truncated, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
@@ -101,6 +102,8 @@ class HostLane:
             # Gymnasium checks a NumPy integer faster than a Python one
             for i, act in enumerate([choices[a] for a in action.tolist()] if choices else action):
                 answer, reward, term, trunc, _ = steps[i](act)
+                if kind is None or type(answer) is not np.ndarray or (answer.shape, answer.dtype) != kind:
+                    _check_like(self.spec.name, self._like, answer, "step")
                 rewards.append(reward)
                 if agents:
                     over = self._leave(i, term, trunc, terminated[t, i], truncated[t, i], valid[t, i])
@@ -221,7 +224,7 @@ class VectorLane:
     def _begin(self) -> None:
         """New episodes everywhere, seeded by how many there were."""
         obs = self._vector.reset(rng.host_seed(self._seed, rng.Stream.ENV, self.lane, int(self._episode.sum())))
-        _check_shape(self.spec, rows.each(lambda x: x[0], obs), "reset")
+        _check_like(self.spec.name, zeros(self.spec.obs), rows.each(lambda x: x[0], obs), "reset")
         rows.write(self._obs, ..., obs)
         self._returns, self._lengths = np.zeros(self.size), np.zeros(self.size, np.int64)
         self._memory = self._fresh_memory
@@ -346,17 +349,27 @@ def _with_row(x: Any, i: Any, row: Any) -> np.ndarray:
     return out
 
 
-def _check_shape(spec: EnvSpec, obs: Tree, where: str) -> None:
-    def one(space: Any, value: Any, name: str) -> None:
-        if isinstance(space, Group):
-            for key, inner in space.items:
-                if not isinstance(value, dict) or key not in value:
-                    raise EnvError(f"{spec.name}: {name} from {where} has no {key!r}")
-                one(inner, value[key], f"{name}[{key!r}]")
-        elif np.shape(value) != spec.agent_shape + space.shape:
-            raise EnvError(f"{spec.name}: {name} from {where} has shape {np.shape(value)}, its space says {spec.agent_shape + space.shape}")
+def _check_like(world: str, like: Tree, obs: Tree, where: str, name: str = "observation") -> None:
+    """Refuse an observation that is not as its space says, ``like``: what NumPy would stretch, cut or round to fit."""
+    if isinstance(like, dict):
+        for key, inner in like.items():
+            if not isinstance(obs, dict) or key not in obs:
+                raise EnvError(f"{world}: {name} from {where} has no {key!r}")
+            _check_like(world, inner, obs[key], where, f"{name}[{key!r}]")
+        return
+    given = np.asarray(obs)
+    if given.shape != like.shape:
+        raise EnvError(f"{world}: {name} from {where} has shape {given.shape}, its space says {like.shape}")
+    if not np.can_cast(given.dtype, like.dtype, "same_kind") and not _same(given, like.dtype):
+        raise EnvError(f"{world}: {name} from {where} has dtype {given.dtype}, its space says {like.dtype}")
 
-    one(spec.obs, obs, "observation")
+
+def _same(given: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether these numbers can be of another type as they are."""
+    if given.dtype.kind not in "biuf":
+        return False
+    with np.errstate(invalid="ignore"):
+        return bool((given.astype(dtype) == given).all())
 
 
 def _check_finite(name: str, data: Transition) -> None:

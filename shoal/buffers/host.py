@@ -17,7 +17,6 @@ from shoal.buffers.layout import Chunk, Drawn, Fetched, Form, Store
 from shoal.buffers.prioritised import Prioritised, check_priorities
 from shoal.buffers.ring import Index, Ticket
 from shoal.buffers.uniform import State, Uniform
-from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
 from shoal.types import Array, Key, Metrics, Sample, Transition, Tree, pytree
 
@@ -118,9 +117,7 @@ class Host:
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
         """A batch, read from memory; refused before there is enough to draw from. Consumes the key."""
         (form,) = state.form
-        if not bool(self.ready(state)):
-            held = int(np.asarray(state.index.filled).sum()) * form.ring.envs
-            raise ConfigError(f"start = {self.buffer.start}: sampled with {held} rows in the buffer")
+        self.buffer.check_ready(state)
         priority, drawn, weight, ticket = _draw(self.buffer, form, state.index, state.priority, key)
         fetched = self.buffer.get(form, state.store, jax.tree.map(np.asarray, drawn))
         return State(state.store, state.index, priority, state.form), Sample(_assemble(self.buffer, form, fetched), weight, ticket)

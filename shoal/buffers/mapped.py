@@ -120,8 +120,10 @@ class Files:
             newest = (folder / _NEWEST).read_bytes()
             for name, segments in self._groups().items():
                 segments.load(folder, names[name])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise DamagedError(f"{folder}: replay cannot be read: {error}") from error
+        except OSError as error:
+            raise StoreError(f"{self.folder}: replay cannot be brought back from {folder}: {disk.cause(error)}") from error
         if len(newest) != sum(field.newest.nbytes for field in self.pool):
             raise DamagedError(f"{folder / _NEWEST}: {len(newest)} bytes, expected {sum(field.newest.nbytes for field in self.pool)}")
         for field in self.pool:

@@ -87,7 +87,12 @@ class Prioritised(Uniform):
         return self.beta + (1.0 - self.beta) * jnp.minimum(draws / self.beta_updates, 1.0)
 
     def update(self, state: State, ticket: ring.Ticket, priorities: Array) -> State:
-        """Set |δ| [B] of the rows of a draw; what is not a finite number of at least 0, or comes too late, is left out and counted."""
+        """Set |δ| [B] of the rows of a draw; what is not a finite number of at least 0, or comes too late, is left out and counted.
+
+        Compiled code can do no more; elsewhere, what is no such number is an error.
+        """
+        if not isinstance(priorities, jax.core.Tracer):
+            check_priorities(priorities)
         (form,) = state.form
         priority: Priorities = state.priority
         value = (jnp.maximum(priorities, 0.0) + self.epsilon) ** self.alpha

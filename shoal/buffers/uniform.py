@@ -91,8 +91,9 @@ class Uniform:
         return State(store, index, state.priority, state.form)
 
     def sample(self, state: State, key: Key) -> tuple[State, Sample]:
-        """A batch, [B, ...] or [length, B, ...]; consumes the key."""
+        """A batch, [B, ...] or [length, B, ...]; consumes the key. Compiled code must ask ``ready`` first; elsewhere it is refused here."""
         (form,) = state.form
+        self.check_ready(state)
         priority, drawn, weight, ticket = self.draw(form, state.index, state.priority, key)
         batch = self.assemble(form, self.get(form, state.store, drawn))
         return State(state.store, state.index, priority, state.form), Sample(batch, weight, ticket)
@@ -104,6 +105,12 @@ class Uniform:
     def ready(self, state: State) -> Array:
         """Whether there is enough to draw from."""
         return self.enough(state.form[0], state.index)
+
+    def check_ready(self, state: State) -> None:
+        """Refuse to draw before there is enough; inside compiled code nothing can be refused."""
+        ready = self.ready(state)
+        if not isinstance(ready, jax.core.Tracer) and not ready:
+            raise ConfigError(f"start = {self.start}: sampled with {int(self.rows(state).sum())} rows in the buffer")
 
     def pace(self, rows: int) -> tuple[int, int]:
         """So many updates for every so many environment steps; ``rows``, the steps of an iteration, play no part."""
@@ -195,16 +202,18 @@ class Uniform:
 
     def form(self, spec: EnvSpec, num_envs: int, lanes: int = 1, num_steps: int = 1, extras: Tree = ()) -> Form:
         """The sizes that ``init`` would allocate; settings that cannot work are refused by name. Allocates nothing."""
-        chunks = max(-(-self.capacity // (num_envs * num_steps)), 1 + -(-(self.span - 1) // num_steps))
+        chunks, window = -(-self.capacity // (num_envs * num_steps)), self.span - 1 + num_steps
         form = layout.form(ring.Shape(lanes, chunks * num_steps, num_envs // lanes, num_steps), layout.row_of(spec, extras), spec.frames)
         shape = form.ring
         for name, right, wish in (
             ("num_envs", num_envs % lanes == 0, f"expected a multiple of the {lanes} lanes"),
+            ("length" if self.length else "n_step", shape.slots - shape.back >= window,
+             f"with a chunk of {num_steps} that is {window} steps; capacity = {self.capacity} keeps {shape.slots - shape.back} of each"),
             ("length", not (self.length and self.n_step > 1), "sequences have no n_step; set one of the two"),
             ("n_step", self.n_step == 1 or not spec.num_agents, "several agents end at different steps: expected 1"),
             ("capacity", shape.rows < 2**31, f"{shape.rows} rows in whole chunks; expected less than 2**31"),
             ("batch_size", self.batch_size <= shape.capacity, f"larger than the buffer, which holds {shape.capacity}"),
-            ("start", self.start <= shape.capacity, f"more than the buffer ever holds, {shape.capacity}"),
+            ("start", self.start <= shape.capacity, f"an algorithm's start_size, more than the buffer ever holds, {shape.capacity}"),
         ):
             if not right:
                 raise ConfigError(f"{name} = {num_envs if name == 'num_envs' else getattr(self, name)}: {wish}")

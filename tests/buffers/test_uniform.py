@@ -144,7 +144,7 @@ def test_dtypes_are_those_of_the_spec():
 def test_capacity_is_rounded_up_to_whole_chunks():
     ring = Uniform(capacity=100, start=1, batch_size=1).form(SPEC, 6, 2, 4).ring
     assert ring.slots == 20 and ring.rows == 120
-    assert Uniform(capacity=1, start=1, batch_size=1, n_step=6).form(SPEC, 1, 1, 4).ring.slots == 12
+    assert Uniform(capacity=9, start=1, batch_size=1, n_step=6).form(SPEC, 1, 1, 4).ring.slots == 12
     assert Uniform(capacity=1, start=1, batch_size=1).form(SPEC, 1, 1, 4).ring.slots == 4
 
 

@@ -12,7 +12,8 @@ from shoal.buffers import layout
 LANES, LANE_ENVS, STEPS = 4, 2, 8192
 
 
-@pytest.mark.parametrize(("env", "path"), [("cartpole", "fused"), ("cartpole", "ported"), ("CartPole-v1", "ported")])
+@pytest.mark.parametrize(("env", "path"), [
+    ("cartpole", "fused"), pytest.param("cartpole", "ported", marks=pytest.mark.slow), ("CartPole-v1", "ported")])
 def test_every_lane_takes_its_own_share_of_actions_at_random(run, env, path):
     # it never learns, so what is greedy can be told afterwards
     who = DQN(num_steps=64, capacity=2 * STEPS, start_size=2 * STEPS, batch_size=8, hidden=(8,), lane_epsilon=True, epsilon_start=0.4,
