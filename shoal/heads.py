@@ -170,7 +170,10 @@ class Critic(eqx.Module):
 
 
 class Several(eqx.Module):
-    """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each."""
+    """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each.
+
+    The CPU, which batches products by doing them in turn, calls them one by one: that takes a tenth less, with the same bits.
+    """
 
     stacked: Tree  # every leaf [num, ...]
 
@@ -180,4 +183,11 @@ class Several(eqx.Module):
 
     def __call__(self, *given: Array) -> Array:
         """All answers to the same arguments, the module's axis last: [..., num]."""
-        return jax.vmap(lambda module: module(*given), out_axes=-1)(self.stacked)
+        def together(stacked: Tree, *given: Array) -> Array:
+            return jax.vmap(lambda module: module(*given), out_axes=-1)(stacked)
+
+        def in_turn(stacked: Tree, *given: Array) -> Array:
+            num = jax.tree.leaves(stacked)[0].shape[0]
+            return jnp.stack([jax.tree.map(lambda x, i=i: x[i], stacked)(*given) for i in range(num)], axis=-1)
+
+        return jax.lax.platform_dependent(self.stacked, *given, cpu=in_turn, default=together)

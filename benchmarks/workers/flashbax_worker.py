@@ -44,15 +44,14 @@ def main() -> None:
         add = jax.jit(buffer.add, donate_argnums=0)
         for _ in range(replay_protocol.FILL):
             state = add(state, row)
-        keys = list(jax.random.split(jax.random.key(0), 64))
-        compiled = jax.jit(many if scanned else cycle, donate_argnums=0).lower(state, keys[0]).compile()
-        box, number = [state], 0
+        keys, number = list(jax.random.split(jax.random.key(0), 64)), 0
+        compiled = jax.jit(many if scanned else cycle, donate_argnums=0)
 
         def call() -> None:
-            nonlocal number
+            nonlocal state, number
             number += 1
-            box[0], drawn = compiled(box[0], keys[number % 64])
-            jax.block_until_ready(drawn)
+            state, drawn = compiled(state, keys[number % 64])
+            replay_protocol.wait(drawn)
 
         return call
 

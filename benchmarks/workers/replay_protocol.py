@@ -26,6 +26,13 @@ def rows(count: int) -> dict[str, np.ndarray]:
             "next_obs": following, "done": np.zeros((count, 1), np.float32)}
 
 
+def wait(drawn: Any) -> None:
+    """Wait for what a compiled call answers: its results are there together, so for the first array."""
+    while isinstance(drawn, (tuple, dict)):
+        drawn = next(iter(drawn.values() if isinstance(drawn, dict) else drawn))
+    drawn.block_until_ready()
+
+
 def serve(given: Any, packages: tuple[str, ...], make_fn: Callable[[], Callable[[], None]], cycles: int) -> None:
     """Answer with cycles per second; a call of what ``make_fn`` makes does ``cycles`` of them."""
     begun = time.perf_counter()
