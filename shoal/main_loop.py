@@ -109,9 +109,8 @@ class MainLoop:
         check(self.plan)
         first = self._engine is None
         if first:
-            self._set_horizon()
-            check_horizon(self.plan)
             self._prepare()
+            check_horizon(self.plan)
         self._out = self._out or free_folder(self.plan)
         if first and not self._resuming:
             store.create_run(self.folder, config_of(self.plan))
