@@ -63,7 +63,7 @@ class Broken(DQN):
         return done._replace(priorities=done.priorities * np.nan)
 
 
-@pytest.mark.parametrize("where", ["device", "host"])
+@pytest.mark.parametrize("where", ["host", pytest.param("device", marks=pytest.mark.slow)])
 def test_priorities_that_are_no_numbers_stop_a_run_and_say_so(run, where):
     who = Broken(**SMALL, prioritised=True, store=where)
     with pytest.raises(DivergedError, match="10 updates in a row were refused, the last at iteration 15: the new parameters or priorities"):

@@ -54,6 +54,7 @@ def test_a_pool_has_the_same_bits_in_files_and_after_a_resume(run):
     assert (again.folder / "metrics.jsonl").read_bytes() == (whole["mapped"].folder / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_pool_is_compiled_in_and_comes_back(run):
     who = agent("device", shards=2, routing="lane", n_step=4)
     settings = {"steps": 768, "log_every": 256, "eval_every": 256, "lane_envs": 2}
@@ -65,7 +66,7 @@ def test_a_pool_is_compiled_in_and_comes_back(run):
     assert [whole.rows()[-1][name] for name in ("replay_rows", "replay_rows_min", "replay_rows_max")] == [400, 200, 200]
 
 
-@pytest.mark.parametrize("where", STORES)
+@pytest.mark.parametrize("where", ["device", pytest.param("host", marks=pytest.mark.slow), pytest.param("mapped", marks=pytest.mark.slow)])
 def test_no_window_runs_across_an_evaluation_that_gave_up_episodes(run, where):
     vector = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
     done = run(vector, agent(where, prioritised=False, capacity=64, start_size=48, batch_size=8), steps=64, num_envs=2,
