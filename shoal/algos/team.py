@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.buffers.rollout import Rollout
+from shoal.errors import ConfigError
 from shoal.specs import EnvSpec
 from shoal.types import Acted, Algorithm, Array, Batch, Buffer, Key, Memory, Params, Role, Tree, Updated, pytree
 
@@ -40,6 +42,14 @@ def _draw(agent: Algorithm, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> 
     return _back(drawn, len(shape))
 
 
+def _buffer(agent: Algorithm, spec: EnvSpec) -> Buffer:
+    kept = agent.buffer(spec.single())
+    if not isinstance(kept, Rollout):
+        raise ConfigError(f"team: {type(agent).__name__} learns from replay, which is not kept for several agents; expected an algorithm "
+                          "that uses chunks once, such as ppo")
+    return kept
+
+
 @pytree
 class Independent:
     """Every agent learns by itself: own weights, buffer and key, nothing shared."""
@@ -54,7 +64,7 @@ class Independent:
         return _each(lambda k: self.agent.init(spec.single(), k), _keys(key, spec.num_agents))
 
     def buffer(self, spec: EnvSpec) -> Buffer:
-        return self.agent.buffer(spec.single())
+        return _buffer(self.agent, spec)
 
     def memory(self, spec: EnvSpec, batch: int) -> Memory:
         one = self.agent.memory(spec.single(), batch)
@@ -97,7 +107,7 @@ class Shared:
         return self.agent.init(spec.single(), key)
 
     def buffer(self, spec: EnvSpec) -> Buffer:
-        return self.agent.buffer(spec.single())
+        return _buffer(self.agent, spec)
 
     def memory(self, spec: EnvSpec, batch: int) -> Memory:
         return _unfold(self.agent.memory(spec.single(), batch * spec.num_agents), 0, spec.num_agents)

@@ -9,8 +9,10 @@ import pytest
 
 from shoal import registry
 from shoal.algos import team
+from shoal.algos.dqn import DQN
 from shoal.algos.ppo import PPO
 from shoal.envs import make
+from shoal.errors import ConfigError
 from shoal.runtime.cut import on_device
 from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
@@ -131,3 +133,9 @@ def test_a_whole_run_alone_equals_the_run_in_company(path):
         learned[n] = {name: x[0] for name, x in engine.learner().items()}
         assert any((start[name] != learned[n][name]).any() for name in start)
     assert_same_bits(learned[1], learned[2])
+
+
+@pytest.mark.parametrize("kind", ["independent", "shared"])
+def test_replay_is_refused_by_name(kind):
+    with pytest.raises(ConfigError, match="team: DQN learns from replay"):
+        getattr(team, kind)(DQN()).buffer(make("rendezvous").spec)
