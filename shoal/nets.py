@@ -25,6 +25,8 @@ INITS: dict[str, Callable[[float], Any]] = {
     "xavier": lambda gain: jax.nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
     "he": lambda gain: jax.nn.initializers.variance_scaling(gain**2, "fan_in", "truncated_normal"),
     "lecun": lambda gain: jax.nn.initializers.variance_scaling(gain**2 / 2, "fan_in", "truncated_normal"),
+    # hidden layers uniform in ±1/√inputs, as PyTorch's are
+    "narrow": lambda gain: jax.nn.initializers.variance_scaling(gain**2 / 6, "fan_in", "uniform"),
 }
 
 

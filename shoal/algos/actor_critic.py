@@ -111,7 +111,7 @@ class ActorCritic:
     activation: str = "tanh"
     """tanh, relu, elu, gelu, silu or identity."""
     init_scheme: str = "orthogonal"
-    """Initial weights: orthogonal, xavier, he or lecun."""
+    """Initial weights: orthogonal, xavier, he, lecun or narrow (uniform, the smallest)."""
     channels: tuple[int, ...] = (16, 32)
     """cnn: channels of each convolution."""
     kernels: tuple[int, ...] = (3, 3)
@@ -145,7 +145,7 @@ class ActorCritic:
         "learning_rate_schedule": ("constant", "linear", "cosine", "exponential"),
         "entropy_schedule": ("constant", "linear", "cosine", "exponential"),
         "activation": ("tanh", "relu", "elu", "gelu", "silu", "identity"),
-        "init_scheme": ("orthogonal", "xavier", "he", "lecun"),
+        "init_scheme": ("orthogonal", "xavier", "he", "lecun", "narrow"),
         "optimiser": ("adam", "adamw", "sgd", "rmsprop"),
     }
 

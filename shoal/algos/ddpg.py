@@ -60,6 +60,8 @@ class Deterministic(OffPolicy):
 
     hidden: tuple[int, ...] = (256, 256)
     """Units in each hidden layer."""
+    init_scheme: str = "narrow"
+    """Initial weights: orthogonal, xavier, he, lecun or narrow (uniform, the smallest)."""
     batch_size: int = 256
     """Transitions per update."""
     tau: float = 0.005

@@ -134,7 +134,7 @@ class OffPolicy(Replay):
     activation: str = "relu"
     """tanh, relu, elu, gelu, silu or identity."""
     init_scheme: str = "he"
-    """Initial weights: orthogonal, xavier, he or lecun."""
+    """Initial weights: orthogonal, xavier, he, lecun or narrow (uniform, the smallest)."""
     channels: tuple[int, ...] = (16, 32)
     """cnn: channels of each convolution."""
     kernels: tuple[int, ...] = (3, 3)
@@ -145,7 +145,7 @@ class OffPolicy(Replay):
     RANGES: ClassVar[dict] = {"hidden": (1, 100_000), "channels": (1, 10_000), "kernels": (1, 1_000), "strides": (1, 1_000)}
     CHOICES: ClassVar[dict] = {
         "activation": ("tanh", "relu", "elu", "gelu", "silu", "identity"),
-        "init_scheme": ("orthogonal", "xavier", "he", "lecun"),
+        "init_scheme": ("orthogonal", "xavier", "he", "lecun", "narrow"),
     }
 
     def net_options(self, spec: EnvSpec) -> dict[str, Any]:

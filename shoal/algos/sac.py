@@ -89,6 +89,8 @@ class SAC(OffPolicy):
     """Step size of the optimiser, before its schedule."""
     hidden: tuple[int, ...] = (256, 256)
     """Units in each hidden layer."""
+    init_scheme: str = "narrow"
+    """Initial weights: orthogonal, xavier, he, lecun or narrow (uniform, the smallest)."""
     tau: float = 0.005
     """Share of the new weights that the target critics take at every update."""
     temperature: float = 1.0

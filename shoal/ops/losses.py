@@ -81,6 +81,7 @@ def soft_policy(log_prob: Array, value: Array, temperature: Array) -> Array:
 def temperature(log_temperature: Array, entropy: Array, wanted: Array) -> Array:
     """Raises the temperature where the policy has less entropy than ``wanted``. Haarnoja et al. (2018b), eq. 18.
 
+    With the logarithm in the temperature's place, as their own code has it: a small temperature then still moves as fast, in proportion.
     ``entropy`` is -log π of a sampled action, or the policy's own for choices (Christodoulou 2019, eq. 11); no gradient passes it.
     """
-    return jnp.exp(log_temperature) * (jax.lax.stop_gradient(entropy) - wanted)
+    return log_temperature * (jax.lax.stop_gradient(entropy) - wanted)

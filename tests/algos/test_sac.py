@@ -119,7 +119,7 @@ def test_temperature_follows_the_entropy_that_is_wanted():
     state = flat_state()
     for wanted, sign in ((-1.0, -1), (1.0, 1)):  # the policy's own is about 0.5
         done = update(agent(target_entropy=wanted), state, batch(rows()), KEY)
-        step = -RATE * 0.2 * (float(done.metrics["entropy"]) - wanted)
+        step = -RATE * (float(done.metrics["entropy"]) - wanted)
         np.testing.assert_allclose(done.state.log_temperature - state.log_temperature, step, rtol=1e-3)
         assert np.sign(step) == sign
     fixed = update(agent(auto_temperature=False, temperature=0.7), state, batch(rows()), KEY)
@@ -132,7 +132,7 @@ def test_choices_want_a_share_of_the_entropy_that_a_mask_leaves():
     data = data._replace(obs={**data.obs, MASK: mask}, action=data.action % 2)
     done = update(agent(target_entropy_share=0.5), flat_state(CHOICE), batch(data), KEY)
     np.testing.assert_allclose(done.metrics["entropy"], math.log(2), rtol=1e-5)
-    np.testing.assert_allclose(done.state.log_temperature - math.log(0.2), -RATE * 0.2 * 0.5 * math.log(2), rtol=1e-3)
+    np.testing.assert_allclose(done.state.log_temperature - math.log(0.2), -RATE * 0.5 * math.log(2), rtol=1e-3)
 
 
 def test_policy_climbs_the_smaller_critic():
