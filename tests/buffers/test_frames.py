@@ -105,7 +105,7 @@ CASES = {  # what is drawn, chunk length, share of ends, chunks
     "single steps": (FILM, Uniform(capacity=48, batch_size=32, start=1), 1, 0.25, 90),
     "three steps by priority": (MIXED, Prioritised(capacity=48, batch_size=24, start=1, n_step=3, discount=0.5), 3, 0.2, 40),
     "sequences of halves": (HALF, Uniform(capacity=96, batch_size=24, start=1, length=5), 8, 0.1, 20),
-    "hardly anything but ends": (FILM, Uniform(capacity=8, batch_size=8, start=1, n_step=3, discount=0.5), 1, 0.8, 60),
+    "hardly anything but ends": (FILM, Uniform(capacity=12, batch_size=8, start=1, n_step=3, discount=0.5), 1, 0.8, 60),
 }
 
 
