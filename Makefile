@@ -13,7 +13,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make verify  scores over several seeds, against published ones (writes docs/scores.md)"
-	@echo "make chaos   kill runs at random moments and compare them with runs never stopped"
+	@echo "make chaos   kill runs at random moments and compare them with runs never stopped; all other long tests, too"
 	@echo "make bench   speed against peers in the same run (writes docs/speed.md)"
 
 $(READY): pyproject.toml
@@ -42,7 +42,7 @@ verify: $(WORLDS)
 	$(BIN)/python -m benchmarks.verify $(PART)
 
 chaos: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) -m slow tests/chaos $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow tests $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.bench $(PART)
