@@ -172,7 +172,7 @@ class Critic(eqx.Module):
 class Several(eqx.Module):
     """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each.
 
-    The CPU, which batches products by doing them in turn, calls them one by one: that takes a tenth less, with the same bits.
+    The CPU, which batches products by doing them in turn, calls them one by one, with the same bits.
     """
 
     stacked: Tree  # every leaf [num, ...]
