@@ -61,7 +61,7 @@ FLOOR = {
     "gSDE ported (Pendulum-v1)": ["ppo", "Pendulum-v1", *LANES, *NOISE, *every(40_000)],
 }
 KEPT = [*NET, "--num-steps", "4", "--capacity", "20000", "--start-size", "500", "--batch-size", "32", "--update-every", "8"]
-LINEAR = [flag for flag in KEPT if flag not in ("--hidden", "16")]
+LINEAR = ["--basis", "plain", *(flag for flag in KEPT if flag not in ("--hidden", "16"))]
 REPLAY = {
     "DQN fused (cartpole, prioritised)": ["dqn", "cartpole", *KEPT, "--prioritised", *every(400_000)],
     **{f"DQN ported (CartPole-v1, prioritised, {store})": ["dqn", "CartPole-v1", *LANES, *KEPT, "--prioritised", "--store", store,
