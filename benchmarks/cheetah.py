@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers, stats, table
-from benchmarks.training import text, train
+from benchmarks.training import COLUMNS, KEYS, text, train
 
 NAME = "half_cheetah"
 ENV, PATH, STEPS, SEEDS, EPISODES = "HalfCheetah-v5", "ported", 50_000, 2, 10
-COLUMNS = ("algorithm", "env", "path", "steps", "mean", "95 % interval", "seeds", "threshold", "met", "anchor", "commit", "date")
-KEYS = ("algorithm", "env", "path")
 
 
 def bound(theirs: list[float]) -> float:

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+COLUMNS = ("algorithm", "env", "path", "steps", "mean", "95 % interval", "seeds", "threshold", "met", "anchor", "commit", "date")
+KEYS = ("algorithm", "env", "path")
+
 
 def _runtime() -> Any:
     """This process, with one engine for all seeds: another seed begins anew in the program that is compiled already."""

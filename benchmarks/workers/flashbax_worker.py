@@ -44,16 +44,8 @@ def main() -> None:
         add = jax.jit(buffer.add, donate_argnums=0)
         for _ in range(replay_protocol.FILL):
             state = add(state, row)
-        keys, number = list(jax.random.split(jax.random.key(0), 64)), 0
-        compiled = jax.jit(many if scanned else cycle, donate_argnums=0)
-
-        def call() -> None:
-            nonlocal state, number
-            number += 1
-            state, drawn = compiled(state, keys[number % 64])
-            replay_protocol.wait(drawn)
-
-        return call
+        keys = list(jax.random.split(jax.random.key(0), 64))
+        return replay_protocol.in_turn(jax.jit(many if scanned else cycle, donate_argnums=0), state, keys)
 
     replay_protocol.serve(given, ("flashbax", "jax"), make, replay_protocol.SCANNED if scanned else 1)
 

@@ -33,6 +33,19 @@ def wait(drawn: Any) -> None:
     drawn.block_until_ready()
 
 
+def in_turn(compiled: Callable[[Any, Any], tuple[Any, Any]], held: Any, keys: list[Any]) -> Callable[[], None]:
+    """Calls of ``compiled(held, key)``, which uses up what is held and answers it anew with what was drawn; each waits for that."""
+    number = 0
+
+    def call() -> None:
+        nonlocal held, number
+        number += 1
+        held, drawn = compiled(held, keys[number % len(keys)])
+        wait(drawn)
+
+    return call
+
+
 def serve(given: Any, packages: tuple[str, ...], make_fn: Callable[[], Callable[[], None]], cycles: int) -> None:
     """Answer with cycles per second; a call of what ``make_fn`` makes does ``cycles`` of them."""
     begun = time.perf_counter()

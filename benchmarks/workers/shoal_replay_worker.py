@@ -58,16 +58,8 @@ def main() -> None:
             state, drawn = (many if scanned else cycle)(jax.tree.unflatten(shape, leaves), key)
             return jax.tree.leaves(state), drawn
 
-        keys, number = list(jax.random.split(jax.random.key(0), 64)), 0
-        compiled = jax.jit(flat, donate_argnums=0)
-
-        def call() -> None:
-            nonlocal leaves, number
-            number += 1
-            leaves, drawn = compiled(leaves, keys[number % 64])
-            replay_protocol.wait(drawn)
-
-        return call
+        keys = list(jax.random.split(jax.random.key(0), 64))
+        return replay_protocol.in_turn(jax.jit(flat, donate_argnums=0), leaves, keys)
 
     replay_protocol.serve(given, ("jax",), make, replay_protocol.SCANNED if scanned else 1)
 
