@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, rng
+from shoal.ops import serial
+from shoal.ops.finite import all_finite
 from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Memory, Metrics, Params
 from shoal.types import ParamSink, ParamSource, Role, Transition, Tree
@@ -50,14 +52,18 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
 
     def step(i: Array, loop: Any) -> Any:
         learner, held, sums = loop
-        learner, held, metrics = one(learner, held, *(jax.random.fold_in(key, i) for key in (learn_key, draw_key)))
-        return learner, held, jax.tree.map(jnp.add, sums, metrics)
+        learner, held, metrics = one(learner, held, *(rng.fold_in(key, i) for key in (learn_key, draw_key)))
+        return learner, held, sums + jnp.stack([metrics[name] for name in names])
 
-    like = jax.eval_shape(one, desk.learner, held, learn_key, draw_key)[2]
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), like)
-    learner, held, sums = jax.lax.fori_loop(0, due, step, (desk.learner, held, zero))
-    metrics = {name: jnp.where(due > 0, x / due, jnp.nan) for name, x in sums.items()}
-    metrics |= {"refused": sums["refused"], "gradient_steps": due.astype(jnp.float32)}
+    names = sorted(jax.eval_shape(one, desk.learner, held, learn_key, draw_key)[2])
+    start = desk.learner, held, jnp.zeros(len(names))
+    if rows * updates <= every:  # one at most
+        learner, held, sums = jax.lax.cond(due > 0, lambda start: step(jnp.zeros((), jnp.int32), start), lambda start: start, start)
+    else:
+        learner, held, sums = jax.lax.fori_loop(0, due, step, start)
+    means = jnp.where(due > 0, sums / due, jnp.nan)
+    metrics = {name: means[i] for i, name in enumerate(names)}
+    metrics |= {"refused": sums[names.index("refused")], "gradient_steps": due.astype(jnp.float32)}
     return Desk(learner, held, credit), metrics | buffer.metrics(held)
 
 
@@ -71,9 +77,9 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
     sums: Metrics = dict.fromkeys(names, np.float32(0))
     learn_key, draw_key = (rng.key(root, stream, iteration) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
     for i in range(int(due)):
-        held, sample = buffer.sample(held, jax.random.fold_in(draw_key, i))
+        held, sample = buffer.sample(held, rng.fold_in(draw_key, i))
         batch = Batch(sample.batch, (), behaviour, every / updates, sample.weight)
-        learner, metrics, priorities = learn_fn(algorithm, learner, batch, jax.random.fold_in(learn_key, i))
+        learner, metrics, priorities = learn_fn(algorithm, learner, batch, rng.fold_in(learn_key, i))
         held = held if priorities is None else buffer.update(held, sample.ticket, priorities, strict=False)
         sums = {name: sums[name] + np.asarray(metrics[name]) for name in names}
     means = {name: x / np.float32(due) if due else np.float32("nan") for name, x in sums.items()}
@@ -84,9 +90,8 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
 def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
     """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities."""
     updated = algorithm.update(state, batch, key)
-    leaves = [x for x in jax.tree.leaves((updated.state, updated.priorities)) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    finite = jnp.isfinite(jnp.concatenate([x.reshape(-1) for x in leaves])).all()  # in one pass
-    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated.state, state)
+    finite = all_finite((updated.state, updated.priorities))
+    kept = serial.chosen(finite, updated.state, state)
     return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities
 
 

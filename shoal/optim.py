@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import optax
 
@@ -31,7 +32,7 @@ def _clipped(limit: Array | float) -> optax.GradientTransformation:
     """Scales a long vector down to the norm ``limit``; optax's own sums it differently with one thread than with more."""
 
     def update(vector: Array, state: Tree, _: Tree = None) -> tuple[Array, Tree]:
-        norm = jnp.sqrt(blocks.total(jnp.square(vector)))
+        norm = jax.lax.cond(limit < jnp.inf, lambda: jnp.sqrt(blocks.total(jnp.square(vector))), lambda: jnp.zeros(()))
         return jnp.where(norm < limit, vector, vector / norm * limit), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

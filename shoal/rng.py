@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from enum import IntEnum
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +36,9 @@ def root(seed: int) -> jax.Array:
 
 def key(root_key: jax.Array, stream: Stream, *address: int | jax.Array) -> jax.Array:
     """The key at an address below a run's root. Pure; address parts may be traced."""
-    folded = jax.random.fold_in(root_key, int(stream))
+    folded = fold_in(root_key, int(stream))
     for part in address:
-        folded = jax.random.fold_in(folded, part)
+        folded = fold_in(folded, part)
     return folded
 
 
@@ -46,6 +47,47 @@ def grid(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     words = jax.random.key_data(key)
     count = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
     return jax.random.wrap_key_data(jnp.stack([words[0] + count, jnp.broadcast_to(words[1], shape)], axis=-1), impl="threefry2x32")
+
+
+# JAX's own draws, to the bit, for a few numbers at a time: the rounds written out. On the CPU, JAX goes around a loop for them, and a small
+# draw then takes less time than the loop.
+
+
+def fold_in(key: jax.Array, number: int | jax.Array) -> jax.Array:
+    """``jax.random.fold_in`` for one key."""
+    words = _threefry(jax.random.key_data(key), jnp.zeros((), jnp.uint32), jnp.asarray(number, jnp.uint32))
+    return jax.random.wrap_key_data(jnp.stack(words), impl="threefry2x32")
+
+
+def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``jax.random.bits``, 32 each."""
+    count = jnp.arange(math.prod(shape), dtype=jnp.uint32)
+    first, second = _threefry(jax.random.key_data(key), jnp.zeros_like(count), count)
+    return (first ^ second).reshape(shape)
+
+
+def uniform(key: jax.Array, shape: tuple[int, ...], low: float = 0.0) -> jax.Array:
+    """``jax.random.uniform`` in [low, 1)."""
+    unit = jax.lax.bitcast_convert_type(bits(key, shape) >> 9 | np.uint32(0x3F800000), jnp.float32) - 1.0
+    return jnp.maximum(np.float32(low), unit * (np.float32(1.0) - np.float32(low)) + np.float32(low))
+
+
+def normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """``jax.random.normal``."""
+    return np.float32(np.sqrt(2)) * jax.lax.erf_inv(uniform(key, shape, float(np.nextafter(np.float32(-1), np.float32(0)))))
+
+
+@partial(jax.jit, inline=True)
+def _threefry(words: jax.Array, first: jax.Array, second: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """20 rounds of threefry-2x32. Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3"."""
+    keys = words[0], words[1], words[0] ^ words[1] ^ np.uint32(0x1BD11BDA)
+    first, second = first + keys[0], second + keys[1]
+    for block in range(5):
+        for turn in ((13, 15, 26, 6), (17, 29, 16, 24))[block % 2]:
+            first = first + second
+            second = (second << turn | second >> (32 - turn)) ^ first
+        first, second = first + keys[(block + 1) % 3], second + keys[(block + 2) % 3] + np.uint32(block + 1)
+    return first, second
 
 
 def host_seed(seed: int, stream: Stream, *address: int) -> int:

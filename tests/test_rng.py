@@ -76,3 +76,15 @@ def test_host_seeds_are_in_range_and_spread():
     assert ((counts - 6250) ** 2 / 6250).sum() < 44.3  # chi-square, 15 degrees of freedom, once in 10,000
     assert rng.host_seed(1, Stream.ENV, 1, 11) != rng.host_seed(1, Stream.ENV, 11, 1)
     assert rng.host_seed(1, Stream.ENV, 11) != rng.host_seed(11, Stream.ENV, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**40 + 3, 2**64 - 1])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 128), (7, 5, 3)])
+def test_draws_written_out_are_those_of_jax_to_the_bit(seed, shape):
+    key = rng.root(seed)
+    assert words(rng.fold_in(key, 2**32 - 1)) == words(jax.random.fold_in(key, 2**32 - 1))
+    assert words(jax.jit(rng.fold_in)(key, jnp.int32(7))) == words(jax.random.fold_in(key, 7))
+    np.testing.assert_array_equal(rng.bits(key, shape), jax.random.bits(key, shape, jnp.uint32))
+    np.testing.assert_array_equal(rng.uniform(key, shape), jax.random.uniform(key, shape))
+    np.testing.assert_array_equal(rng.uniform(key, shape, -1.0), jax.random.uniform(key, shape, minval=-1.0))
+    np.testing.assert_array_equal(jax.jit(rng.normal, static_argnums=1)(key, shape), jax.random.normal(key, shape))

@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from shoal import heads, nets, optim
+from shoal import heads, nets, optim, rng
 from shoal.algos.off_policy import OffPolicy, anywhere, check_bounded, flat, from_box, mixed, shares, to_box
 from shoal.ops import blocks, dists, losses, returns
 from shoal.specs import Box, Discrete, EnvSpec, num_features
@@ -47,7 +47,8 @@ class Actor(eqx.Module):
         """The distribution of actions in [-1, 1] at features [..., F]."""
         if self.log_std.ndim:
             return dists.SquashedGaussian(*self.state_dependent(x).normal())
-        mean, log_std = jnp.split(self.net(x), 2, axis=-1)
+        out = self.net(x)
+        mean, log_std = out[..., :self.action.size], out[..., self.action.size:]
         return dists.SquashedGaussian(mean, (log_std + self.log_std).clip(*_LOG_STD))
 
 
@@ -166,7 +167,7 @@ class SAC(OffPolicy):
         """One gradient step of critics, policy and temperature on ``batch`` [R, ...]; ``key`` draws actions."""
         data, actor, temperature = flat(batch.data), state.actor, self._temperature(state.log_temperature)
         count, share = data.reward.shape[0], shares(data)
-        noise = jax.random.normal(key, (count, 2, actor.action.size)) if isinstance(actor.action, Box) else None
+        noise = rng.normal(key, (count, 2, actor.action.size)) if isinstance(actor.action, Box) else None
         rows = Rows(data, noise, share, jnp.broadcast_to(batch.weight, share.shape))
         judge = self._judge_choices if noise is None else self._judge
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import jax
-
+from shoal import rng
 from shoal.algos.ddpg import Deterministic, State
 from shoal.specs import EnvSpec
 from shoal.types import Batch, Key, Updated, pytree
@@ -34,5 +33,5 @@ class TD3(Deterministic):
 
     def update(self, state: State, batch: Batch, key: Key) -> Updated:
         """One gradient step of the critics, and of the policy where its turn has come; ``key`` draws target noise."""
-        noise = jax.random.normal(key, (batch.data.reward.size, state.actor.action.size))
+        noise = rng.normal(key, (batch.data.reward.size, state.actor.action.size))
         return self.learn(state, batch, noise, self.delay, self.target_noise, self.target_clip)

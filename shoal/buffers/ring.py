@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal import rng
 from shoal.types import Array, Key
 
 
@@ -109,7 +110,7 @@ def below(key: Key, bound: Array, num: int) -> Array:
 
     ⌊x · bound / 2⁶⁴⌋ for 64 random bits x, without a division: Lemire (2019), "Fast random integer generation in an interval".
     """
-    high, low = jax.random.bits(key, (2, num), jnp.uint32)
+    high, low = rng.bits(key, (2, num))
     bound = bound.astype(jnp.uint32)
     part = high * bound
     carry = part + _high_product(low, bound) < part  # the sum went past 2**32

@@ -9,9 +9,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from shoal import rng
 from shoal.types import Array, Key
 
-ARITY = 8
+_BITS = 3
+ARITY = 2**_BITS
 _TOGETHER = 4  # levels that one float may decide: 12 of its 24 bits
 Levels = tuple[Array, ...]  # [nodes · ARITY] each; the rows' own values first, the root's children last
 
@@ -40,15 +42,20 @@ def total(levels: Levels) -> Array:
 
 def _children(level: Array, node: Array) -> Array:
     """[B, ARITY] of the nodes [B] above a level."""
-    return level.reshape(-1, ARITY).at[node].get(mode="promise_in_bounds")
+    return level.reshape(-1, ARITY).at[_place(node)].get(mode="promise_in_bounds")
+
+
+def _place(x: Array) -> Array:
+    """A number that is not negative, as an index: of others JAX would look whether they are."""
+    return x.astype(jnp.uint32)
 
 
 def write(levels: Levels, row: Array, value: Array, keep: Array | bool = True) -> Levels:
     """Set the values of ``row`` [K] where ``keep``. Of several values for one row the largest stays, on every device."""
     size = levels[0].shape[0]
-    where = jnp.where(keep, row, size)
+    where = _place(jnp.where(keep, row, size))
     leaves = levels[0].at[where].set(-jnp.inf, mode="drop").at[where].max(value, mode="drop")
-    return _settle((leaves, *levels[1:]), jnp.minimum(row // ARITY, size // ARITY - 1))
+    return _settle((leaves, *levels[1:]), jnp.minimum(row, size - 1) >> _BITS)
 
 
 def fill(levels: Levels, first: Array, num: int, value: Array) -> Levels:
@@ -83,8 +90,8 @@ def _settle(levels: Levels, node: Array) -> Levels:
     """Recompute every node above those whose children changed. Where one is named twice the same sum is written twice."""
     settled = [levels[0]]
     for above in levels[1:]:
-        settled.append(above.at[node].set(add_up(_children(settled[-1], node)), mode="promise_in_bounds"))
-        node = node // ARITY
+        settled.append(above.at[_place(node)].set(add_up(_children(settled[-1], node)), mode="promise_in_bounds"))
+        node = node >> _BITS
     return tuple(settled)
 
 
@@ -96,33 +103,32 @@ def sample(levels: Levels, key: Key, num: int) -> tuple[Array, Array]:
     """
     stages = -(-len(levels) // _TOGETHER)
     bounds = [len(levels) * stage // stages for stage in range(stages)]  # a stage ends where the next level down is one of these
-    uniform = jax.random.uniform(key, (stages, num))
+    uniform = rng.uniform(key, (stages, num))
     aim = (jnp.arange(num) + uniform[0]) / num * total(levels)
     node, value = jnp.zeros(num, jnp.int32), jnp.zeros(num)
     for depth in reversed(range(len(levels))):
-        child, value, aim = _choose(_children(levels[depth], node), aim)
-        node = node * ARITY + child
+        node, value, aim = _choose(_children(levels[depth], node), node, aim)
         if depth in bounds and depth:
             aim = uniform[bounds.index(depth)] * value
     return node, value
 
 
-def _choose(children: Array, aim: Array) -> tuple[Array, Array, Array]:
-    """Of [B, ARITY] children the one that ``aim`` [B] falls in, its value, and what is left of the aim.
+def _choose(children: Array, node: Array, aim: Array) -> tuple[Array, Array, Array]:
+    """Of [B, ARITY] children of ``node`` [B] the number of the one that ``aim`` [B] falls in, its value, and what is left of the aim.
 
     It is the last positive one that begins at or before the aim: whatever rounding did, never one with value 0.
     Chosen by one reduction with three results, which XLA keeps apart: it would work out a chain of selections anew for each user of it.
     """
     begin = _before(children)
-    place = jax.lax.broadcasted_iota(jnp.int32, children.shape, 1)
+    place = (node[:, None] << _BITS) + jax.lax.broadcasted_iota(jnp.int32, children.shape, 1)
     place = jnp.where((children > 0) & (begin <= aim[:, None]), place, -1)
 
     def later(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(jnp.where(a[0] >= b[0], x, y) for x, y in zip(a, b, strict=True))
 
     none = jnp.int32(-1), jnp.float32(0), jnp.float32(0)
-    child, value, base = jax.lax.reduce((place, children, begin), none, later, (1,))
-    return jnp.maximum(child, 0), value, jnp.maximum(aim - base, 0.0)
+    chosen, value, base = jax.lax.reduce((place, children, begin), none, later, (1,))
+    return jnp.maximum(chosen, 0), value, jnp.maximum(aim - base, 0.0)
 
 
 def _before(children: Array) -> Array:

@@ -20,6 +20,7 @@ from shoal.errors import DeadlineError
 from shoal.host_act import acting
 from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
+from shoal.ops import serial
 from shoal.runtime.apart import Apart
 from shoal.runtime.cut import ends, on_device, watch
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
@@ -28,6 +29,7 @@ from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
 
 
+_CALL_S = 0.05  # what a call should take: the main loop looks at signals, saves and writes between two
 _AHEAD, _AHEAD_STEPS = 64, 1024  # chunks, and steps in them, that noise is drawn for in one call: small ones cost more to call than to draw
 
 
@@ -97,10 +99,11 @@ def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) ->
         algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
         params = jax.tree.unflatten(policy_shape, behaviour)
         desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration)
-        tally, count = flow.count(state.tally, episodes)
+        learned = metrics["refused"]
+        tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
         names = tuple(sorted(metrics))
         floats = jnp.stack([*(metrics[name] for name in names), count.return_sum, count.mean_return])
-        after = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(algorithm.policy(desk.learner))
+        after = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(serial.copied(algorithm.policy(desk.learner), floats))
         return *after, {names: floats}, jnp.stack([count.episodes, count.length_sum])
 
     return jax.jit(learn, donate_argnums=1)
@@ -146,7 +149,7 @@ class Ported:
         self.steps_per_iteration = algorithm.num_steps * num_envs
         self._stream = stream_episodes
         self._chunks, self._params = Queue(), Shelf(lag + 1)
-        self._deadline_s, self._refused, self._iteration = 60.0, 0, 0
+        self._deadline_s, self._refused, self._iteration, self._warm = 60.0, 0, 0, False
         self._apart: Apart | None = None
         self._tree: LearnerState | None = None  # put together when asked for
         self._leaves: list[Any] = []
@@ -213,14 +216,23 @@ class Ported:
     # running
 
     def run(self, limits: Limits) -> Report:
-        """One iteration: every lane makes its chunk, the learner consumes them."""
-        begun = time.perf_counter()
+        """As many iterations as take a moment; the first call, which compiles, makes one. Timing decides only how they are grouped."""
+        begun, spent, done, episodes = time.perf_counter(), 0.0, [], 0
+        while not done or (self._warm and spent < _CALL_S and len(done) < limits.iterations and episodes < limits.episodes
+                           and not done[-1].mean_return >= limits.target):
+            done.append(self._iterate())
+            episodes, spent = episodes + done[-1].episodes, time.perf_counter() - begun
+        self._warm = True
+        return Report(done, spent, 0.0)
+
+    def _iterate(self) -> Iteration:
+        """Every lane makes its chunk, the learner consumes them."""
         first = self._iteration
         for actor in self.lanes:
             loops.run_actor(actor, self._params, self._chunks, first=first, count=1, lag=self._lag, deadline_s=self._deadline_s)
         loops.run_learner(self, self._chunks, self._params, num_lanes=self.num_lanes, first=first, count=1, deadline_s=self._deadline_s)
         self._iteration += 1
-        return Report([self._last], time.perf_counter() - begun, 0.0)
+        return self._last
 
     def update(self, chunks: list[Chunk], iteration: int) -> Params:
         """What ``run_learner`` calls: learn from one chunk of every lane."""

@@ -99,7 +99,7 @@ def test_the_right_edge_is_never_passed(value):
     """Aims at or beyond the total, as rounding makes them, fall on the last row with a value."""
     children = jnp.asarray([[0, value, value, 0, value, 0, 0, 0]] * 4)
     total = sum_tree.add_up(children)
-    child, got, rest = jax.jit(sum_tree._choose)(children, total * jnp.asarray([0.0, 0.5, 1.0, 2.0]))
+    child, got, rest = jax.jit(sum_tree._choose)(children, jnp.zeros(4, jnp.int32), total * jnp.asarray([0.0, 0.5, 1.0, 2.0]))
     np.testing.assert_array_equal(child, [1, 2, 4, 4])
     np.testing.assert_array_equal(got, np.float32(value))
     np.testing.assert_allclose(rest / value, [0.0, 0.5, 1.0, 4.0], rtol=1e-6)

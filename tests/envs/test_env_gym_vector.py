@@ -20,7 +20,9 @@ from shoal.host_lane import HostLane, VectorLane
 from shoal.lane import role
 from shoal.runtime.ported import Ported
 from shoal.specs import Box, MultiDiscrete
-from shoal.types import Acted
+from shoal.types import Acted, Limits
+
+ONE = Limits(1, 2**30, float("inf"))
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 AGENT = shoal.PPO(num_steps=32, num_epochs=2, num_minibatches=2, hidden=(8,), net="mlp", learning_rate=3e-3)
@@ -161,7 +163,7 @@ def test_ppo_learns_through_every_mode(mode):
     watched = cartpole(mode, wrappers=[RecordEpisodeStatistics])
     engine = engine_of(watched)
     assert engine.spec.name == "CartPole-v1" and engine.spec.max_episode_steps == 500
-    iterations = [engine.run(None).iterations[0] for _ in range(4)]
+    iterations = [engine.run(ONE).iterations[0] for _ in range(4)]
     for iteration in iterations:
         assert np.isfinite(list(iteration.metrics.values())).all() and iteration.metrics["refused"] == 0
     ended = [(end.length, end.returns) for iteration in iterations for end in iteration.ended]
@@ -211,7 +213,7 @@ def test_training_on_a_vector_repeats_itself(tmp_path):
 
 def test_a_cut_continues_with_new_episodes():
     one, two = engine_of(cartpole()), engine_of(cartpole())
-    one.run(None)
+    one.run(ONE)
     cut = one.cut()
     notes = two.load(cut)
     assert notes == ["CartPole-v1: a ready-made vector cannot be brought back to where it stood; "
@@ -219,7 +221,7 @@ def test_a_cut_continues_with_new_episodes():
     for name, value in one.learner().items():
         np.testing.assert_array_equal(value, two.learner()[name])
     assert two.lanes[0].record().episode.tolist() == (cut["lane0.episode"] + 1).tolist()
-    assert np.isfinite(list(two.run(None).iterations[0].metrics.values())).all()
+    assert np.isfinite(list(two.run(ONE).iterations[0].metrics.values())).all()
 
 
 def test_processes_give_the_rows_of_one_process():

@@ -15,7 +15,9 @@ from shoal.host_lane import HostLane
 from shoal.lane import role
 from shoal.runtime.ported import Ported
 from shoal.specs import Box, Discrete, Group, MultiBinary, MultiDiscrete
-from shoal.types import Acted
+from shoal.types import Acted, Limits
+
+ONE = Limits(1, 2**30, float("inf"))
 
 AGENT = shoal.PPO(num_steps=12, num_epochs=1, num_minibatches=1, hidden=(4,), net="mlp", learning_rate=1e-2)
 BUTTONS = spaces.MultiDiscrete([[3, 2], [2, 2]], start=[[1, 0], [0, 5]])
@@ -232,7 +234,7 @@ def engine_of(name: str) -> Ported:
 
 def run(engine: Ported, count: int) -> None:
     for _ in range(count):
-        engine.run(None)
+        engine.run(ONE)
 
 
 @pytest.mark.parametrize(("name", "mode"), [("ShoalMaze-v0", "reset"), ("ShoalStatefulMaze-v0", "state")])
