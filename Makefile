@@ -28,7 +28,7 @@ train: $(READY)
 
 # compiled with less effort, which is a fifth of the tests' time; verify, chaos and bench compile as users do
 test: $(READY) lint
-	XLA_FLAGS=--xla_backend_optimization_level=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	XLA_FLAGS=--xla_backend_optimization_level=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ environment step, 100,000 rows of replay.
 
 All replay rows: capacity 10⁶, filled with 10⁵ rows of two observations of eight numbers, action, reward and end; a cycle adds one row,
 draws 256 and, where prioritised, takes their normalised weights and changes their priorities. *Steps* are cycles. In a scan 256
-cycles are one compiled call. shoal's buffer is passed to a call as a list of arrays: as the tree that it is, each call takes longer.
+cycles are one compiled call.
 """
 
 MAX_STEAL = 0.05

@@ -17,3 +17,14 @@ def pytest_configure(config: pytest.Config) -> None:
     from shoal.runtime import device
 
     device.prepare("cpu", 1)
+
+
+# the files that take longest, so that no worker begins one when the others are done
+LONG = ("test_doc_pages", "test_threads", "test_probes_variants", "test_team", "test_probes_replay_actors", "test_probes_replay_values",
+        "test_sac", "test_probes_gradients", "test_replay_runs", "test_budget", "test_own_package", "test_kill_chains", "test_examples",
+        "test_signals", "test_api", "test_host_act", "test_dqn", "test_dqn_threads", "test_bench_runs", "test_saving", "test_probes")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONG)))

@@ -1,7 +1,4 @@
-"""shoal's buffers on the device: with ``--path scan`` many cycles in one compiled call, else one; the buffer is donated to it.
-
-It goes from call to call as its leaves, as in shoal's own engines: Python takes a tree apart more slowly than a draw takes.
-"""
+"""shoal's buffers on the device: with ``--path scan`` many cycles in one compiled call, else one; the buffer is donated to it."""
 
 from __future__ import annotations
 
@@ -52,14 +49,8 @@ def main() -> None:
             return jax.lax.fori_loop(0, replay_protocol.FILL, lambda _, state: buffer.add(state, None, row), state)
 
         state = jax.jit(filled, donate_argnums=0)(buffer.init(spec, 1))
-        leaves, shape = jax.tree.flatten(state)
-
-        def flat(leaves: list[Any], key: Any) -> tuple[list[Any], Any]:
-            state, drawn = (many if scanned else cycle)(jax.tree.unflatten(shape, leaves), key)
-            return jax.tree.leaves(state), drawn
-
         keys = list(jax.random.split(jax.random.key(0), 64))
-        return replay_protocol.in_turn(jax.jit(flat, donate_argnums=0), leaves, keys)
+        return replay_protocol.in_turn(jax.jit(many if scanned else cycle, donate_argnums=0), state, keys)
 
     replay_protocol.serve(given, ("jax",), make, replay_protocol.SCANNED if scanned else 1)
 

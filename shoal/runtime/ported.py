@@ -217,7 +217,8 @@ class Ported:
 
     def run(self, limits: Limits) -> Report:
         """As many iterations as take a moment; the first call, which compiles, makes one. Timing decides only how they are grouped."""
-        begun, spent, done, episodes = time.perf_counter(), 0.0, [], 0
+        begun, spent, episodes = time.perf_counter(), 0.0, 0
+        done: list[Iteration] = []
         while not done or (self._warm and spent < _CALL_S and len(done) < limits.iterations and episodes < limits.episodes
                            and not done[-1].mean_return >= limits.target):
             done.append(self._iterate())

@@ -46,7 +46,7 @@ GAMES = {
 @pytest.mark.parametrize(("game", "kind", "path"), [
     ("matrix_game", "independent", "fused"), ("matrix_game", "shared", "fused"),
     ("rendezvous", "independent", "fused"), ("rendezvous", "shared", "fused"),
-    ("matrix_game", "independent", "ported"), ("rendezvous", "shared", "ported"),
+    pytest.param("matrix_game", "independent", "ported", marks=pytest.mark.slow), ("rendezvous", "shared", "ported"),
 ])
 def test_games_are_solved(game, kind, path):
     agent, iterations, bar = GAMES[game]

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from benchmarks import table, training
 
 _SMALL = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "num_epochs": 1, "num_minibatches": 1, "eval_episodes": 4}
@@ -41,6 +43,7 @@ print(json.dumps(gpu.measure(16, 8, seconds=0.01, samples=2)))
 """
 
 
+@pytest.mark.slow
 def test_the_gpu_part_runs_without_gymnasium_rich_or_safetensors():
     found = json.loads(_run("-c", _WITHOUT).splitlines()[-1])
     assert (found["num_envs"], found["num_steps"], len(found["samples"])) == (16, 8, 2)

@@ -48,7 +48,7 @@ def assert_same_bits(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", ["cartpole", "pendulum"])
+@pytest.mark.parametrize("name", ["cartpole", pytest.param("pendulum", marks=pytest.mark.slow)])
 def test_one_iteration_agrees_between_paths(name):
     fused, ported = engine_of("fused", name), engine_of("ported", name)
     assert_same_bits(fused.learner(), ported.learner())  # the same state to start from

@@ -68,7 +68,7 @@ def test_same_bits_for_any_number_of_threads(path, counts):
         assert [r["pool"] for r in results] == list(counts)
 
 
-@pytest.mark.parametrize("which", ["a2c", "recurrent_ppo", "cnn"])
+@pytest.mark.parametrize("which", ["recurrent_ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c", "cnn"))])
 def test_same_bits_for_other_networks_and_algorithms(which):
     one, four = (run("fused", threads, which) for threads in (1, 4))
     assert one["moved"] > one["leaves"] // 2 and one["hash"] == four["hash"]
