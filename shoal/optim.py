@@ -32,7 +32,14 @@ def _clipped(limit: Array | float) -> optax.GradientTransformation:
     """Scales a long vector down to the norm ``limit``; optax's own sums it differently with one thread than with more."""
 
     def update(vector: Array, state: Tree, _: Tree = None) -> tuple[Array, Tree]:
-        norm = jax.lax.cond(limit < jnp.inf, lambda: jnp.sqrt(blocks.total(jnp.square(vector))), lambda: jnp.zeros(()))
+        def measured(vector: Array, limit: Array | float) -> Array:
+            return jnp.sqrt(blocks.total(jnp.square(vector)))
+
+        def where_needed(vector: Array, limit: Array | float) -> Array:
+            return jax.lax.cond(limit < jnp.inf, measured, lambda *_: jnp.zeros(()), vector, limit)
+
+        # other devices would have to ask the host
+        norm = jax.lax.platform_dependent(vector, limit, cpu=where_needed, default=measured)
         return jnp.where(norm < limit, vector, vector / norm * limit), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

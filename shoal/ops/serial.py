@@ -1,6 +1,6 @@
-"""One thing after the other.
+"""One thing after the other, on the CPU.
 
-XLA's CPU hands part of a program to another thread as soon as more than nine things in it could be done at once, and two changes of
+There XLA hands part of a program to another thread as soon as more than nine things in it could be done at once, and two changes of
 thread take longer than a small network learns. What is here makes things wait for each other, so that there are never as many.
 """
 
@@ -20,14 +20,20 @@ def done(x: Array) -> Array:
 
 def chosen(flag: Array, yes: Tree, no: Tree) -> Tree:
     """``yes`` or ``no`` by ``flag``, leaf by leaf."""
-    def one(yes: Array, no: Array) -> Array:
-        nonlocal flag
-        kept = jax.lax.optimization_barrier(jnp.where(flag, yes, no))  # else the compiler asks ``yes``
-        if kept.size and jnp.issubdtype(kept.dtype, jnp.floating):
-            flag = flag & done(kept)
-        return kept
+    def in_turn(flag: Array, yes: Tree, no: Tree) -> Tree:
+        def one(yes: Array, no: Array) -> Array:
+            nonlocal flag
+            kept = jax.lax.optimization_barrier(jnp.where(flag, yes, no))  # else the compiler asks ``yes``
+            if kept.size and jnp.issubdtype(kept.dtype, jnp.floating):
+                flag = flag & done(kept)
+            return kept
 
-    return jax.tree.map(one, yes, no)
+        return jax.tree.map(one, yes, no)
+
+    def at_once(flag: Array, yes: Tree, no: Tree) -> Tree:
+        return jax.tree.map(lambda yes, no: jnp.where(flag, yes, no), yes, no)
+
+    return jax.lax.platform_dependent(flag, yes, no, cpu=in_turn, default=at_once)
 
 
 def copied(tree: Tree, after: Array) -> Tree:
