@@ -70,7 +70,9 @@ REPLAY = {
                                                                 "--n-step", "3", "--shards", "3", "--routing", "least_loaded",
                                                                 *every(24_000)],
     "QR-DQN fused (cartpole)": ["qr_dqn", "cartpole", *KEPT, *every(400_000)],
-    "QR-DQN ported (CartPole-v1, host)": ["qr_dqn", "CartPole-v1", *LANES, *KEPT, "--store", "host", *every(24_000)],
+    # more rows than there are steps, so that a save takes long enough to be hit
+    "QR-DQN ported (CartPole-v1, host)": ["qr_dqn", "CartPole-v1", *LANES, *KEPT, "--capacity", "200000", "--store", "host",
+                                          *every(24_000)],
     "linear Q fused (cartpole)": ["linear_q", "cartpole", *LINEAR, *every(400_000)],
     "linear Q ported (CartPole-v1, mapped)": ["linear_q", "CartPole-v1", *LANES, *LINEAR, "--store", "mapped", *every(24_000)],
     **{f"{algo.upper()} fused (pendulum)": [algo, "pendulum", *KEPT, *every(100_000)] for algo in ("sac", "td3", "ddpg")},
