@@ -99,7 +99,7 @@ def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) ->
         algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
         params = jax.tree.unflatten(policy_shape, behaviour)
         desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration)
-        learned = metrics["refused"]
+        learned = metrics["refused"]  # what follows waits for it, and leaf for leaf: see ops.serial
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
         names = tuple(sorted(metrics))
         floats = jnp.stack([*(metrics[name] for name in names), count.return_sum, count.mean_return])
