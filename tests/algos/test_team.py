@@ -122,7 +122,7 @@ def test_one_update_of_a_team_of_one_equals_that_agent_in_a_team_of_n():
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(second), strict=True))
 
 
-@pytest.mark.parametrize("path", ["fused", "ported"])
+@pytest.mark.parametrize("path", ["fused", pytest.param("ported", marks=pytest.mark.slow)])
 def test_a_whole_run_alone_equals_the_run_in_company(path):
     learned = {}
     for n in (1, 2):

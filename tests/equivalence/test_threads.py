@@ -59,7 +59,7 @@ def run(path, threads, which="ppo"):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("path", "counts"), [("fused", (1, 2, 4)), ("ported", (1, 4))])
+@pytest.mark.parametrize(("path", "counts"), [("fused", (1, 2, 4)), pytest.param("ported", (1, 4), marks=pytest.mark.slow)])
 def test_same_bits_for_any_number_of_threads(path, counts):
     results = [run(path, count) for count in counts]
     assert all(r["moved"] > r["leaves"] // 2 for r in results)
@@ -68,7 +68,8 @@ def test_same_bits_for_any_number_of_threads(path, counts):
         assert [r["pool"] for r in results] == list(counts)
 
 
-@pytest.mark.parametrize("which", ["recurrent_ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("a2c", "cnn"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["recurrent_ppo", "a2c", "cnn"])
 def test_same_bits_for_other_networks_and_algorithms(which):
     one, four = (run("fused", threads, which) for threads in (1, 4))
     assert one["moved"] > one["leaves"] // 2 and one["hash"] == four["hash"]

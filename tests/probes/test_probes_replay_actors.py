@@ -26,8 +26,8 @@ AGENTS = {
     "td3": (TD3(**COMMON), ContinuousProbe),
     "ddpg": (DDPG(**COMMON), ContinuousProbe),
 }
-# on the ported path each way to act and to learn, and the others where there is time
-SLOW = {("ported", "choices"), ("ported", "state_noise"), ("ported", "td3")}
+# on the ported path one of them, and the others where there is time
+SLOW = {("ported", "choices"), ("ported", "state_noise"), ("ported", "td3"), ("ported", "ddpg"), ("fused", "state_noise")}
 PAIRS = [pytest.param(pair, marks=pytest.mark.slow if pair in SLOW else ()) for pair in itertools.product(("fused", "ported"), AGENTS)]
 
 

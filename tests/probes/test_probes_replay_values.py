@@ -28,7 +28,7 @@ AGENTS = {
     "tiles": LinearQ(**REPLAY, learning_rate=0.3, basis="tiles", num_tilings=4, num_tiles=2, n_step=3, prioritised=True),
 }
 # through ports every algorithm once; ways to explore that differ in act alone only where there is time
-SLOW = {("ported", "boltzmann"), ("ported", "parameter_noise"), ("ported", "tiles"), ("ported", "everything")}
+SLOW = {*itertools.product(("fused", "ported"), ("boltzmann", "parameter_noise")), ("ported", "tiles"), ("ported", "everything")}
 PAIRS = [pytest.param(pair, marks=pytest.mark.slow if pair in SLOW else ()) for pair in itertools.product(("fused", "ported"), AGENTS)]
 SEEDS = {"fused": (0, 1), "ported": (2**40,)}
 

@@ -33,9 +33,10 @@ def value_of(state, obs):
     return net.judge(net.recall(jnp.zeros((obs.shape[0], 2, 16)), state.actor.features(obs)))
 
 
-# through ports those whose chunks look otherwise; the others, which differ in the distribution alone, where there is time
+# through ports those whose chunks look otherwise; the others, which differ in the distribution alone, where there is time; and there
+# switches, which are choices
 @pytest.mark.parametrize(("name", "path"), [
-    pytest.param(name, path, marks=pytest.mark.slow if path == "ported" and name not in ("pixels", "choices") else ())
+    pytest.param(name, path, marks=pytest.mark.slow if name == "switches" or path == "ported" and name not in ("pixels", "choices") else ())
     for name in VARIANTS for path in PATHS])
 def test_variant_solves_its_probe(name, path):
     agent, world, iterations, least = VARIANTS[name]
@@ -43,7 +44,7 @@ def test_variant_solves_its_probe(name, path):
     assert min(scores) >= least - 1e-6
 
 
-@pytest.fixture(scope="module", params=PATHS)
+@pytest.fixture(scope="module", params=["fused", pytest.param("ported", marks=pytest.mark.slow)])
 def remembered(request):
     return solve_probes(RECURRENT, request.param, list(Kind), [0] if request.param == "ported" else [0, 1], 40, value_fn=value_of)
 
