@@ -21,6 +21,7 @@ KEYS = ("states", "values")
 SIZES = (4, 8, 12, 16)  # the paper's largest is 16
 SEEDS = 31  # odd: the median is a run
 TARGET = 10.0  # for the ratio where the memory is largest: an order of magnitude
+SHARE = 0.9  # of the most that can be gained, where that is less: whatever sees all rows once needs as many updates as there are rows
 CLOSE = 1e-3  # mean squared error at which values are learned
 LIMIT = 2**30  # updates after which a run has failed
 WORDS = """## The blind cliffwalk
@@ -28,7 +29,9 @@ WORDS = """## The blind cliffwalk
 Updates until Q-learning has the right values, where a single transition of the whole memory is paid (Schaul et al. 2016, section 3 and
 appendix B.1): the median over seeds, the least and the most. Uniform draws all transitions alike, prioritised in proportion to their last
 error; new ones have the largest priority, so that it goes through the memory about once. By the paper the gain grows with the memory, to an
-order of magnitude.
+order of magnitude. Whatever sees every transition once needs as many updates as there are transitions, so the most that can be gained is
+uniform's updates over the size of the memory. The target is 10, or 0.9 of that most where it is less than 10: so it is for linear
+values, for which the paper draws a curve and names no number.
 """
 
 
@@ -131,12 +134,13 @@ def row(length: int, linear: bool, uniform: list[int], prioritised: list[int]) -
     def text(counts: list[int]) -> str:
         return f"{statistics.median(counts):,.0f} ({min(counts):,} … {max(counts):,})"
 
-    ratio, held = statistics.median(uniform) / statistics.median(prioritised), length == SIZES[-1]
-    met = ratio >= TARGET and max(uniform + prioritised) < LIMIT
+    ratio, held, size = statistics.median(uniform) / statistics.median(prioritised), length == SIZES[-1], 2 ** (length + 1) - 2
+    target = min(TARGET, SHARE * statistics.median(uniform) / size)
+    met = ratio >= target and max(uniform + prioritised) < LIMIT
     return {
-        "states": str(length), "memory": f"{2 ** (length + 1) - 2:,}", "values": "linear" if linear else "table",
+        "states": str(length), "memory": f"{size:,}", "values": "linear" if linear else "table",
         "uniform": text(uniform), "prioritised": text(prioritised), "ratio": f"{ratio:.1f}", "seeds": str(len(uniform)),
-        "target": f"≥ {TARGET:g}" if held else "–", "met": ("yes" if met else "no") if held else "–",
+        "target": f"≥ {target:.3g}" if held else "–", "met": ("yes" if met else "no") if held else "–",
         "commit": table.commit(), "date": table.today(),
     }
 

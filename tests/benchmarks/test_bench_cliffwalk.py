@@ -33,7 +33,16 @@ def test_prioritised_needs_at_most_half_of_the_updates():
 def test_row_is_held_to_the_target_where_the_memory_is_largest():
     small = cliffwalk.row(4, False, [300, 310, 290], [100, 120, 90])
     assert (small["memory"], small["uniform"], small["ratio"], small["met"]) == ("30", "300 (290 … 310)", "3.0", "–")
-    largest = cliffwalk.SIZES[-1]
-    assert [cliffwalk.row(largest, True, uniform, [10, 10, 10])["met"] for uniform in ([100, 99, 101], [99, 99, 101])] == ["yes", "no"]
-    assert cliffwalk.row(largest, False, [100, 100, cliffwalk.LIMIT], [10, 10, 10])["met"] == "no"  # one of them never learned
+    largest, size = cliffwalk.SIZES[-1], 2**17 - 2
+    met = [cliffwalk.row(largest, True, [least * size, 20 * size, 22 * size], [2 * size] * 3)["met"] for least in (20, 19)]
+    never = cliffwalk.row(largest, False, [20 * size, 20 * size, cliffwalk.LIMIT], [2 * size] * 3)  # one of them never learned
+    assert (met, never["met"]) == (["yes", "yes"], "no")  # the median counts
     assert tuple(small) == cliffwalk.COLUMNS
+
+
+def test_the_target_is_ten_or_nearly_all_that_can_be_gained():
+    size = 2**17 - 2
+    far = cliffwalk.row(16, False, [20 * size], [2 * size + 1])  # twenty could be gained
+    near = [cliffwalk.row(16, True, [9 * size], [prioritised]) for prioritised in (size, int(1.12 * size))]  # nine could
+    assert (far["target"], far["met"]) == ("≥ 10", "no")
+    assert [(row["target"], row["met"]) for row in near] == [("≥ 8.1", "yes"), ("≥ 8.1", "no")]
