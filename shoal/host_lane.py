@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shoal import rng
 from shoal.envs import replay, rows
-from shoal.envs.gym_vector import GymVector
 from shoal.errors import EnvError, ReplayError
-from shoal.loops import Scores
 from shoal.specs import Discrete, EnvSpec, zeros
 from shoal.types import Chunk, Episodes, HostEnv, Memory, Params, Role, Transition, Tree
 
@@ -38,13 +35,31 @@ class HostRecord(NamedTuple):
     state: tuple[Tree, ...]  # per environment: its own state, where it has one
 
 
+STEP, RESET, CLOSE = range(3)
+
+
+class Beat(NamedTuple):
+    """What a lane is at, said before it is done: a lane of Python environments keeps it up to date, as numbers in a row."""
+
+    step: int
+    env: int
+    phase: int  # STEP, RESET or CLOSE
+
+
+def grown(log: list[np.ndarray], actions: np.ndarray, ended: np.ndarray) -> list[np.ndarray]:
+    """One environment's actions since its last reset, from those up to a chunk and the chunk's own [T, ...]."""
+    ends = np.flatnonzero(ended)
+    return [*log, actions.copy()] if not len(ends) else [actions[ends[-1] + 1:].copy()]
+
+
 class HostLane:
     """A few Python environments, acted together."""
 
     def __init__(self, lane: int, size: int, make_fn: Callable[[], HostEnv], *, seed: int, num_steps: int, mode: str,
                  memory_fn: Callable[[int], Memory], acting_fn: Callable[[Params], ActFn], noise_fn: Callable[[int, int], Tree],
-                 role: Role):
+                 role: Role, beat: Any = None):
         self.lane, self.size, self._make, self._seed, self._num_steps, self._mode = lane, size, make_fn, seed, num_steps, mode
+        self._beat: Any = [0] * len(Beat._fields) if beat is None else beat
         self._acting, self._noise, self._role = acting_fn, noise_fn, role
         self._fresh_memory = memory_fn(size)
         self.envs = [make_fn() for _ in range(size)]
@@ -60,10 +75,12 @@ class HostLane:
             rows.write(self._obs, i, self._reset(i))
 
     def _reset(self, i: int) -> Tree:
+        self._beat[1], self._beat[2] = i, RESET
         if self._mode == "fresh" and self._episode[i]:
             self._renew(i)
         obs = self.envs[i].reset(self._episode_seed(i))
-        _check_like(self.spec.name, self._like, obs, "reset")
+        self._beat[2] = STEP
+        check_like(self.spec.name, self._like, obs, "reset")
         return obs
 
     def _renew(self, i: int) -> None:
@@ -76,7 +93,7 @@ class HostLane:
 
     def make(self, params: Params, version: int, seq: int) -> Chunk:
         """The lane's chunk number ``seq``, made with ``params``."""
-        return _chunk(self, params, version, seq)
+        return chunk(self, params, version, seq)
 
     def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
         """The loop that every step of every host environment goes through: nothing that can wait is done in it."""
@@ -91,7 +108,7 @@ class HostLane:
         terminated, truncated, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.ones(shape, bool)
         actions: Any = None
         choices = [np.int64(i) for i in range(self.spec.action.num)] if isinstance(self.spec.action, Discrete) and not agents else None
-        steps = [env.step for env in self.envs]
+        steps, beat = [env.step for env in self.envs], self._beat
         for t in range(num):
             acted = act_fn(self._memory, obs[t] if whole else rows.row(obs, t), self._role, rows.row(noise, t))
             action, self._memory = np.asarray(acted.action), acted.memory
@@ -99,11 +116,13 @@ class HostLane:
                 actions = np.empty((num, *action.shape), action.dtype)
             actions[t] = action
             following = obs[t + 1] if whole else rows.row(obs, t + 1)
+            beat[0] = t
             # Gymnasium checks a NumPy integer faster than a Python one
             for i, act in enumerate([choices[a] for a in action.tolist()] if choices else action):
+                beat[1] = i
                 answer, reward, term, trunc, _ = steps[i](act)
                 if kind is None or type(answer) is not np.ndarray or (answer.shape, answer.dtype) != kind:
-                    _check_like(self.spec.name, self._like, answer, "step")
+                    check_like(self.spec.name, self._like, answer, "step")
                 rewards.append(reward)
                 if agents:
                     over = self._leave(i, term, trunc, terminated[t, i], truncated[t, i], valid[t, i])
@@ -156,18 +175,20 @@ class HostLane:
         self._episode[i] += 1
         self._log[i], self._present[i] = [], True
         if not (isinstance(self._memory, tuple) and self._memory == ()):
-            self._memory = _map2(lambda now, new: _with_row(now, i, new[i]), self._memory, self._fresh_memory)
+            self._memory = map2(lambda now, new: with_row(now, i, new[i]), self._memory, self._fresh_memory)
         return self._reset(i)
 
     def record(self) -> HostRecord:
         """Where the lane stands."""
-        logs = []
         for log in self._log:
             log[:] = [np.concatenate(log)] if log else []
-            logs.append(log[0] if log else np.zeros((0,), np.int32))
+        return self.stand()._replace(actions=tuple(log[0] if log else np.zeros((0,), np.int32) for log in self._log))
+
+    def stand(self) -> HostRecord:
+        """Where the lane stands, without the actions that led there: whoever has its chunks has those."""
         state = tuple(env.get_state() for env in self.envs) if self._mode == "state" else ()  # type: ignore[attr-defined]
         return HostRecord(np.asarray(self._episode, np.int64), np.asarray(self._returns, np.float64),
-                          np.asarray(self._lengths, np.int64), self._present.copy(), tuple(logs), self._checksums(), self._memory,
+                          np.asarray(self._lengths, np.int64), self._present.copy(), (), self._checksums(), self._memory,
                           rows.each(np.copy, self._obs), state)
 
     def restore(self, record: HostRecord, *, inexact: bool) -> list[str]:
@@ -206,118 +227,15 @@ class HostLane:
             env.close()
 
 
-class VectorLane:
-    """A ready-made vector of environments as a lane: it resets itself, in its own way and with its own generators.
-
-    Rows in which an environment only reset are not valid. Evaluation borrows the environments: the running episodes are given up.
-    """
-
-    def __init__(self, vector: GymVector, *, seed: int, num_steps: int, memory_fn: Callable[[int], Memory],
-                 acting_fn: Callable[[Params], ActFn], noise_fn: Callable[[int, int], Tree], role: Role):
-        self.lane, self.size, self.spec, self._vector = 0, vector.num_envs, vector.spec, vector
-        self._seed, self._num_steps, self._acting, self._noise, self._role = seed, num_steps, acting_fn, noise_fn, role
-        self._fresh_memory = memory_fn(self.size)
-        self._episode = np.zeros(self.size, np.int64)
-        self._obs = zeros(self.spec.obs, (self.size,))
-        self._begin()
-
-    def _begin(self) -> None:
-        """New episodes everywhere, seeded by how many there were."""
-        obs = self._vector.reset(rng.host_seed(self._seed, rng.Stream.ENV, self.lane, int(self._episode.sum())))
-        _check_like(self.spec.name, zeros(self.spec.obs), rows.each(lambda x: x[0], obs), "reset")
-        rows.write(self._obs, ..., obs)
-        self._returns, self._lengths = np.zeros(self.size), np.zeros(self.size, np.int64)
-        self._memory = self._fresh_memory
-
-    def make(self, params: Params, version: int, seq: int) -> Chunk:
-        return _chunk(self, params, version, seq)
-
-    def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
-        act_fn, shape = self._acting(params), (self._num_steps, self.size)
-        obs, next_obs = zeros(self.spec.obs, shape), zeros(self.spec.obs, shape)
-        reward, returns = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        terminated, last, valid = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape, bool)
-        lengths, ended = np.zeros(shape, np.int32), np.zeros(shape, bool)
-        actions: list[np.ndarray] = []
-        for t in range(self._num_steps):
-            rows.write(obs, t, self._obs)
-            acted = act_fn(self._memory, rows.row(obs, t), self._role, rows.row(noise, t))
-            self._memory = acted.memory
-            actions.append(np.asarray(acted.action))
-            moved = self._vector.step(actions[t])
-            rows.write(next_obs, t, moved.obs)
-            rows.write(self._obs, ..., moved.following)
-            ended[t] = moved.terminated | moved.truncated
-            # a row that only reset ends too: policy memory starts afresh after it, here and in the learner
-            reward[t], terminated[t], last[t], valid[t] = moved.reward, moved.terminated, ended[t] | ~moved.played, moved.played
-            self._returns += moved.reward
-            self._lengths += moved.played
-            returns[t], lengths[t] = self._returns, self._lengths
-            if last[t].any():
-                self._renew(ended[t], last[t])
-        alive = 1.0 - terminated.astype(np.float32)
-        data = Transition(obs, np.stack(actions), reward, alive, next_obs, last, valid.astype(np.float32), ())
-        return data, Episodes(ended, returns * ended, lengths * ended)
-
-    def _renew(self, ended: np.ndarray, last: np.ndarray) -> None:
-        self._episode += ended
-        self._returns[ended], self._lengths[ended] = 0.0, 0
-        if not (isinstance(self._memory, tuple) and self._memory == ()):
-            self._memory = _map2(lambda now, new: _with_row(now, last, np.asarray(new)[last]), self._memory, self._fresh_memory)
-
-    def record(self) -> HostRecord:
-        """How far the lane is; where its environments stand cannot be said."""
-        return HostRecord(self._episode.copy(), self._returns.copy(), self._lengths.copy(), np.ones(self.size, bool), (),
-                          checksums(self._obs, self.size), self._memory, rows.each(np.copy, self._obs), ())
-
-    def restore(self, record: HostRecord, *, inexact: bool) -> list[str]:
-        """Start new episodes after those of ``record``, and say so: they are all that can be had, asked for or not."""
-        self._episode = record.episode + 1
-        self._begin()
-        return [f"{self.spec.name}: a ready-made vector cannot be brought back to where it stood; "
-                f"its {self.size} environments start new episodes"]
-
-    def evaluate(self, act_fn: ActFn, noise_fn: Callable[[int, int], Tree], episodes: int, role: Role, limit: int) -> Scores:
-        """Scores of ``episodes`` episodes, one on each environment at a time; those of training start anew afterwards."""
-        returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
-        for first in range(0, episodes, self.size):
-            part = slice(first, min(first + self.size, episodes))
-            play = partial(self._play, act_fn, partial(noise_fn, first), first, part.stop - first, role, limit)
-            returns[part], lengths[part] = _guarded(self.spec.name, play)
-        self._episode += 1
-        self._begin()
-        return Scores(returns, lengths, np.full(episodes, np.nan))
-
-    def _play(self, act_fn: ActFn, noise_fn: Callable[[int], Tree], first: int, num: int, role: Role, limit: int
-              ) -> tuple[np.ndarray, np.ndarray]:
-        """One episode on each of the first ``num`` environments; what the others, and those that are done, do is ignored."""
-        rows.write(self._obs, ..., self._vector.reset(rng.host_seed(self._seed, rng.Stream.EVAL_ENV, first)))
-        returns, lengths, memory, t = np.zeros(self.size), np.zeros(self.size, np.int64), self._fresh_memory, 0
-        present, greedy, noise = np.arange(self.size) < num, bool(np.asarray(role.greedy).all()), None
-        while present.any() and t < limit:
-            noise = noise_fn(t) if t == 0 or not greedy else noise  # what is not used need not be drawn anew
-            acted = act_fn(memory, self._obs, role, noise)
-            moved, memory = self._vector.step(np.asarray(acted.action)), acted.memory
-            rows.write(self._obs, ..., moved.following)
-            returns += np.where(present, moved.reward, 0.0)
-            lengths += present
-            present &= ~(moved.terminated | moved.truncated)
-            t += 1
-        return returns[:num], lengths[:num]
-
-    def close(self) -> None:
-        """Nothing: the vector is its maker's."""
-
-
-def _chunk(lane: Any, params: Params, version: int, seq: int) -> Chunk:
+def chunk(lane: Any, params: Params, version: int, seq: int) -> Chunk:
     """A lane's chunk number ``seq``, with what it needs to go on from there; refused where it holds what is not a number."""
     noise, memory = lane._noise(lane.lane, seq), lane._memory
-    data, episodes = _guarded(lane.spec.name, lambda: lane._steps(params, noise))
+    data, episodes = guarded(lane.spec.name, lambda: lane._steps(params, noise))
     _check_finite(lane.spec.name, data)
-    return Chunk(lane.lane, 0, seq, version, data, memory, lane.record(), episodes)
+    return Chunk(lane.lane, 0, seq, version, data, memory, None, episodes)  # where it stands is asked for where that is needed
 
 
-def _guarded(name: str, act_fn: Callable[[], Any]) -> Any:
+def guarded(name: str, act_fn: Callable[[], Any]) -> Any:
     """What ``act_fn`` answers; whatever an environment raises in it is an error of the environment."""
     try:
         return act_fn()
@@ -334,28 +252,28 @@ def checksums(obs: Tree, size: int) -> np.ndarray:
     return np.asarray([zlib.crc32(repr(row).encode()) for row in sums], np.uint32)
 
 
-def _map2(fn: Callable[[Any, Any], Any], a: Tree, b: Tree) -> Tree:
+def map2(fn: Callable[[Any, Any], Any], a: Tree, b: Tree) -> Tree:
     if isinstance(a, dict):
-        return {name: _map2(fn, a[name], b[name]) for name in a}
+        return {name: map2(fn, a[name], b[name]) for name in a}
     if isinstance(a, (tuple, list)):
-        return type(a)(*(_map2(fn, x, y) for x, y in zip(a, b, strict=True))) if hasattr(a, "_fields") else type(a)(
-            _map2(fn, x, y) for x, y in zip(a, b, strict=True))
+        return type(a)(*(map2(fn, x, y) for x, y in zip(a, b, strict=True))) if hasattr(a, "_fields") else type(a)(
+            map2(fn, x, y) for x, y in zip(a, b, strict=True))
     return fn(a, b)
 
 
-def _with_row(x: Any, i: Any, row: Any) -> np.ndarray:
+def with_row(x: Any, i: Any, row: Any) -> np.ndarray:
     out = np.array(x)
     out[i] = row
     return out
 
 
-def _check_like(world: str, like: Tree, obs: Tree, where: str, name: str = "observation") -> None:
+def check_like(world: str, like: Tree, obs: Tree, where: str, name: str = "observation") -> None:
     """Refuse an observation that is not as its space says, ``like``: what NumPy would stretch, cut or round to fit."""
     if isinstance(like, dict):
         for key, inner in like.items():
             if not isinstance(obs, dict) or key not in obs:
                 raise EnvError(f"{world}: {name} from {where} has no {key!r}")
-            _check_like(world, inner, obs[key], where, f"{name}[{key!r}]")
+            check_like(world, inner, obs[key], where, f"{name}[{key!r}]")
         return
     given = np.asarray(obs)
     if given.shape != like.shape:

@@ -108,7 +108,7 @@ class Chunk(NamedTuple):
     version: int
     data: Transition
     memory: Memory  # [B, ...] policy memory before the first step; () if none
-    after: Any  # LaneState, or a host lane's record: what a restart continues from
+    after: Any  # LaneState, or a host lane's record where it leaves its process: what a restart continues from
     episodes: Episodes
 
 

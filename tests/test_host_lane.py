@@ -14,7 +14,7 @@ from shoal.algos import team
 from shoal.algos.ppo import PPO
 from shoal.envs import make
 from shoal.errors import EnvError, ReplayError
-from shoal.host_lane import HostLane
+from shoal.host_lane import HostLane, grown
 from shoal.host_act import acting
 from shoal.specs import Box, Discrete, EnvSpec
 from shoal.types import Acted
@@ -38,13 +38,20 @@ def lane_of(calls, make_fn=lambda: make("CartPole-v1", 25), mode="reset", num_st
     return HostLane(LANE, SIZE, make_fn, seed=SEED, num_steps=num_steps, mode=mode, memory_fn=lambda size: (), **calls)
 
 
+def stand(made, params):
+    """Where a lane stands after its first chunk."""
+    made.make(params, 0, 0)
+    return made.record()
+
+
 def assert_equal_trees(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 def test_chunk_equals_gymnasium_by_hand(cartpole):
     params, calls = cartpole
-    chunk = lane_of(calls).make(params, version=4, seq=7)
+    made = lane_of(calls)
+    chunk, after = made.make(params, version=4, seq=7), made.record()
     assert (chunk.lane, chunk.seq, chunk.version, chunk.memory) == (LANE, 7, 4, ())
     data, ends = chunk.data, chunk.episodes
     assert data.obs.dtype == data.next_obs.dtype == data.reward.dtype == np.float32 and data.last.dtype == bool
@@ -63,23 +70,35 @@ def test_chunk_equals_gymnasium_by_hand(cartpole):
                 assert ends.lengths[t, i] == length == ends.returns[t, i]
                 episode, length = episode + 1, 0
                 obs, _ = env.reset(seed=rng.host_seed(SEED, rng.Stream.ENV, LANE, i, episode))
-        np.testing.assert_array_equal(chunk.after.obs[i], obs)
-        assert chunk.after.episode[i] == episode and chunk.after.lengths[i] == length == len(chunk.after.actions[i])
+        np.testing.assert_array_equal(after.obs[i], obs)
+        assert after.episode[i] == episode and after.lengths[i] == length == len(after.actions[i])
     # the actions are those of the policy, on what was observed, with the chunk's noise
     noise = calls["noise_fn"](LANE, 7)
     act_fn = calls["acting_fn"](params)
     np.testing.assert_array_equal(data.action[9], act_fn((), data.obs[9], calls["role"], noise[9]).action)
 
 
+def test_actions_since_the_last_reset_follow_from_chunks(cartpole):
+    params, calls = cartpole
+    made, logs = lane_of(calls), [[] for _ in range(SIZE)]
+    for seq in range(3):
+        chunk = made.make(params, 0, seq)
+        logs = [grown(log, chunk.data.action[:, i], chunk.episodes.ended[:, i]) for i, log in enumerate(logs)]
+        assert_equal_trees(tuple(np.concatenate(log) for log in logs), made.record().actions)
+        assert_equal_trees(made.stand(), made.record()._replace(actions=()))
+
+
 def test_record_and_restore_continue_identically(cartpole):
     params, calls = cartpole
     straight = lane_of(calls)
-    first = straight.make(params, 0, 0)
+    straight.make(params, 0, 0)
+    after = straight.record()
     second = straight.make(params, 0, 1)
     other = lane_of(calls)
     other.make(params, 0, 5)  # stands somewhere else before it is brought back
-    assert other.restore(first.after, inexact=False) == []
+    assert other.restore(after, inexact=False) == []
     assert_equal_trees(other.make(params, 0, 1), second)
+    assert_equal_trees(other.record(), straight.record())
 
 
 class Noisy:
@@ -106,7 +125,7 @@ class Noisy:
 def test_a_world_that_does_not_repeat_itself_is_refused_or_starts_anew(cartpole):
     params, calls = cartpole
     make_fn = lambda: Noisy(noise=1.0)
-    record = lane_of(calls, make_fn).make(params, 0, 0).after
+    record = stand(lane_of(calls, make_fn), params)
     assert record.lengths.tolist() == [60 % 7] * 2 and record.episode.tolist() == [8, 8]
     with pytest.raises(ReplayError, match="noisy: replaying episode 8 of environment 0 in lane 3"):
         lane_of(calls, make_fn).restore(record, inexact=False)
@@ -122,11 +141,12 @@ def test_a_world_that_does_not_repeat_itself_is_refused_or_starts_anew(cartpole)
 
 def test_a_world_that_carries_state_over_a_reset_gets_a_fresh_copy_per_episode(cartpole):
     params, calls = cartpole
-    chunk = lane_of(calls, lambda: Noisy(leak=1.0), mode="fresh").make(params, 0, 0)
+    made = lane_of(calls, lambda: Noisy(leak=1.0), mode="fresh")
+    chunk = made.make(params, 0, 0)
     starts = np.flatnonzero(chunk.episodes.ended[:-1, 0]) + 1
     assert (chunk.data.obs[starts, 0] == 0).all()
     back = lane_of(calls, lambda: Noisy(leak=1.0), mode="fresh")
-    assert back.restore(chunk.after, inexact=False) == []
+    assert back.restore(made.record(), inexact=False) == []
 
 
 class Counting(Noisy):
@@ -140,7 +160,7 @@ class Counting(Noisy):
 
 def test_a_world_that_only_a_fresh_copy_repeats_is_brought_back_on_one(cartpole):
     params, calls = cartpole
-    record = lane_of(calls, Counting, mode="fresh").make(params, 0, 0).after
+    record = stand(lane_of(calls, Counting, mode="fresh"), params)
     assert lane_of(calls, Counting, mode="fresh").restore(record, inexact=False) == []
 
 
@@ -154,7 +174,7 @@ class Stateful(Noisy):
 
 def test_own_state_is_used_where_there_is_one(cartpole):
     params, calls = cartpole
-    record = lane_of(calls, lambda: Stateful(noise=1.0), mode="state").make(params, 0, 0).after
+    record = stand(lane_of(calls, lambda: Stateful(noise=1.0), mode="state"), params)
     back = lane_of(calls, lambda: Stateful(noise=1.0), mode="state")
     assert back.restore(record, inexact=False) == []  # no replay: it would differ
     np.testing.assert_array_equal(back.record().obs, record.obs)
@@ -230,7 +250,8 @@ def test_agents_on_the_host_equal_agents_compiled():
     assert ended.sum() == 4 and (chunk.episodes.ended == ended).all()
     for mine, theirs in zip(chunk.episodes[1:], episodes[1:], strict=True):
         np.testing.assert_array_equal(mine[ended], np.asarray(theirs)[ended])
-    assert chunk.after.present.tolist() == [[False, True]] * 2 and chunk.after.returns.tolist() == [[3, 36]] * 2
+    after = host.record()
+    assert after.present.tolist() == [[False, True]] * 2 and after.returns.tolist() == [[3, 36]] * 2
 
 
 @pytest.mark.parametrize("fresh", [lambda size: {"steps": np.zeros(size, np.int32)},
@@ -255,7 +276,7 @@ def test_memory_starts_afresh_with_every_episode(fresh):
     assert [row.tolist() for row in seen] == [[t % 7] * 2 for t in range(10)]
     assert np.asarray(jax.tree.leaves(chunk.memory)[0]).sum() == 0
     back = build()
-    back.restore(chunk.after, inexact=False)
+    back.restore(straight.record(), inexact=False)
     seen.clear()
     again = back.make(None, 0, 1)
     assert [row.tolist() for row in seen] == [[(t + 10) % 7] * 2 for t in range(10)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,38 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, loops, rng
-from shoal.envs import replay, rows
-from shoal.envs.gym_vector import GymVector
 from shoal.errors import DeadlineError
 from shoal.host_act import acting
-from shoal.host_lane import HostLane, HostRecord, VectorLane
 from shoal.loops import Scores
 from shoal.ops import serial
 from shoal.runtime.apart import Apart
 from shoal.runtime.cut import ends, on_device, watch
+from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
-from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, LaneState, Limits, Params, Report, Transition, Tree
+from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, Limits, Params, ParamSource, Report, Transition, Tree
+
 
 
 _CALL_S = 0.05  # what a call should take: the main loop looks at signals, saves and writes between two
-_AHEAD, _AHEAD_STEPS = 64, 1024  # chunks, and steps in them, that noise is drawn for in one call: small ones cost more to call than to draw
-
-
-class Queue:
-    """Chunks in memory. One thread fills and empties it, so an empty queue can only be a mistake of order."""
-
-    def __init__(self) -> None:
-        self._chunks: deque[Chunk] = deque()
-
-    def put(self, chunk: Chunk, deadline_s: float) -> None:
-        self._chunks.append(chunk)
-
-    def take(self, deadline_s: float) -> Chunk:
-        if not self._chunks:
-            raise DeadlineError("no chunk to take: the actors of this iteration have not run")
-        return self._chunks.popleft()
 
 
 class Shelf:
@@ -65,6 +48,54 @@ class Shelf:
         return version, self.versions[version]
 
 
+class Here:
+    """A crew of one: all lanes in this thread, one after the other."""
+
+    workers, overlaps = 1, False
+
+    def __init__(self, world: World, params: ParamSource, lag: int):
+        self._params, self._lag, self._size = params, lag, world.lane_envs
+        self.lanes: list[Any] = make_lanes(world, range(world.num_lanes))
+        self._like = record_like(world) if world.env is None else None
+        self._made: deque[Chunk] = deque()
+
+    def ask(self, seq: int, deadline_s: float) -> None:
+        for actor in self.lanes:
+            loops.run_actor(actor, self._params, self, first=seq, count=1, lag=self._lag, deadline_s=deadline_s)
+
+    def put(self, chunk: Chunk, deadline_s: float) -> None:
+        self._made.append(chunk)
+
+    def take(self, deadline_s: float) -> Chunk:
+        if not self._made:  # one thread fills and empties it: a mistake of order
+            raise DeadlineError("no chunk to take: the actors of this iteration have not run")
+        return self._made.popleft()
+
+    def publish(self, version: int, params: Params, deadline_s: float) -> None:
+        """Nothing: lanes read them where they are."""
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        if self._like is None:
+            return named(beside([x.state for x in self.lanes], 0), "lanes")
+        return {name: x for actor in self.lanes for name, x in to_tensors(actor.record(), f"lane{actor.lane}").items()}
+
+    def load(self, tensors: dict[str, np.ndarray], inexact: bool) -> list[tuple[int, str]]:
+        if self._like is None:
+            joined = filled(beside([x.state for x in self.lanes], 0), tensors, "lanes")
+            for actor in self.lanes:
+                actor.state = part(joined, actor.lane, self._size)
+            return []
+        notes = []
+        for actor in self.lanes:
+            record = from_tensors(self._like, tensors, f"lane{actor.lane}")
+            notes += [(actor.lane, note) for note in actor.restore(record, inexact=inexact)]
+        return notes
+
+    def close(self) -> None:
+        for actor in self.lanes:
+            actor.close()
+
+
 class LearnerState(NamedTuple):
     desk: loops.Desk
     tally: flow.Tally
@@ -75,15 +106,7 @@ _policy = jax.jit(lambda algorithm, learner: algorithm.policy(learner))
 _copied = jax.jit(lambda algorithm, learner: jax.tree.map(jnp.copy, algorithm.policy(learner)))  # the learner is used up by its updates
 _interrupt = jax.jit(lambda algorithm, held, index, spec: algorithm.buffer(spec).interrupt(held, index), static_argnums=3, donate_argnums=1)
 _count = jax.jit(flow.count)
-_start = jax.jit(lane.start, static_argnums=4)
-_draw = jax.jit(lane.draw_noise, static_argnums=(1, 5))
 _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key, (size,)), static_argnums=(1, 3))
-
-
-@partial(jax.jit, static_argnums=(1, 5, 6))
-def _draw_ahead(algorithm: Algorithm, spec: EnvSpec, root: Any, index: Any, first: Any, size: int, num: int) -> Tree:
-    """The noise of ``num`` chunks, [num, T, B, ...], each by its own address."""
-    return jax.vmap(lambda seq: lane.draw_noise(algorithm, spec, root, index, seq, size))(first + jnp.arange(num, dtype=jnp.int32))
 
 
 @lru_cache(maxsize=64)
@@ -109,46 +132,19 @@ def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) ->
     return jax.jit(learn, donate_argnums=1)
 
 
-@jax.jit
-def _collect(algorithm: Algorithm, env: Env, params: Params, state: LaneState, root: Any, index: Any, seq: Any, role: Any) -> Any:
-    draws = lane.draw(algorithm, env, root, index, seq, state.lengths.shape[0])
-    return lane.rollout(algorithm, env, params, state, draws, role)
-
-
-class CompiledLane:
-    """A lane of a compiled environment: one call makes a whole chunk."""
-
-    def __init__(self, index: int, state: LaneState, collect_fn: Callable[..., Any], role: Any):
-        self.lane, self.state, self._collect, self._role = index, state, collect_fn, role
-
-    def make(self, params: Params, version: int, seq: int) -> Chunk:
-        memory = self.state.memory
-        self.state, data, episodes = self._collect(params, self.state, np.int32(self.lane), np.int32(seq), self._role)
-        return Chunk(self.lane, 0, seq, version, data, memory, self.state, episodes)
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
-def _beside(trees: list[Tree], axis: int) -> Tree:
-    """Lanes joined along their environments, in lane order; on the host."""
-    if len(trees) == 1:
-        return trees[0]
-    return jax.tree.map(lambda *xs: np.concatenate([np.asarray(x) for x in xs], axis=axis), *trees)
-
-
 class Ported:
-    """Lanes, chunks and ports, in one thread: for compiled and host environments alike."""
+    """Lanes, chunks and ports, for compiled and host environments alike. Who keeps the lanes, its crew, changes no bit."""
 
     path = "ported"
 
     def __init__(self, algorithm: Algorithm, env: Env | None, make_fn: Callable[[], HostEnv] | None, *, num_envs: int, lane_envs: int,
-                 lag: int = 0, stream_episodes: bool = False):
+                 lag: int = 0, stream_episodes: bool = False, crew_fn: Callable[[World, ParamSource, int], Any] = Here):
         self.algorithm, self.env, self._make, self._lag = on_device(algorithm), env, make_fn, lag
         self.num_lanes, self._lane_envs = num_envs // lane_envs, lane_envs
         self.steps_per_iteration = algorithm.num_steps * num_envs
-        self._stream = stream_episodes
-        self._chunks, self._params = Queue(), Shelf(lag + 1)
+        self._stream, self._crew_fn, self._asked = stream_episodes, crew_fn, -1
+        self._crew: Any = None
+        self._params = Shelf(lag + 1)
         self._deadline_s, self._refused, self._iteration, self._warm = 60.0, 0, 0, False
         self._apart: Apart | None = None
         self._tree: LearnerState | None = None  # put together when asked for
@@ -159,14 +155,9 @@ class Ported:
     # set-up
 
     def init(self, seed: int) -> None:
-        self.seed, self.root, self._refused, self._iteration = seed, rng.root(seed), 0, 0
-        if self.env is not None:
-            self.spec = self.env.spec
-        else:
-            assert self._make is not None
-            probe: Any = self._make()
-            self.spec, self._vector = probe.spec, probe if isinstance(probe, GymVector) else None
-            probe.close()
+        self.seed, self.root, self._refused, self._iteration, self._asked = seed, rng.root(seed), 0, 0, -1
+        world = open_world(self.algorithm, self.env, self._make, seed=seed, num_lanes=self.num_lanes, lane_envs=self._lane_envs, policy=())
+        self.spec, self._vector, self.replay_mode = world.spec, world.vector, world.mode
         if self.algorithm.buffer(self.spec).apart:
             self._apart = Apart(self.algorithm, self.spec, self.num_lanes, self._lane_envs, self.scratch)
             desk = self._apart.clear(self.root)
@@ -179,39 +170,12 @@ class Ported:
         if self._apart is None:
             self._learn = _learning(shape, jax.tree.structure(self._state), self._policy_shape, self.spec)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
-        roles = [lane.role(i / self.num_lanes, self._lane_envs) for i in range(self.num_lanes)]
-        self.lanes: list[Any] = self._compiled_lanes(roles) if self.env is not None else self._host_lanes(roles)
+        self._crew = self._crew_fn(world._replace(policy=self._policy_shape), self._params, self._lag)
 
-    def _compiled_lanes(self, roles: list[Any]) -> list[Any]:
-        def collect(params: Params, state: LaneState, index: Any, seq: Any, role: Any) -> Any:
-            return _collect(self.algorithm, self.env, self._whole(params), state, self.root, index, seq, role)
-
-        states = [_start(self.algorithm, self.env, self.root, np.int32(i), self._lane_envs) for i in range(self.num_lanes)]
-        return [CompiledLane(i, state, collect, roles[i]) for i, state in enumerate(states)]
-
-    def _host_lanes(self, roles: list[Any]) -> list[Any]:
-        assert self._make is not None
-
-        ahead = max(1, min(_AHEAD, _AHEAD_STEPS // self.steps_per_iteration))
-        kept: dict[int, tuple[int, Tree]] = {}  # by lane: the first chunk that noise was drawn for, and the noise
-
-        def noise(index: int, seq: int) -> Tree:
-            if ahead == 1:
-                drawn = _draw(self.algorithm, self.spec, self.root, np.int32(index), np.int32(seq), self._lane_envs)
-                return jax.tree.map(np.asarray, drawn)
-            first = seq - seq % ahead
-            if index not in kept or kept[index][0] != first:
-                drawn = _draw_ahead(self.algorithm, self.spec, self.root, np.int32(index), np.int32(first), self._lane_envs, ahead)
-                kept[index] = first, jax.tree.map(np.asarray, drawn)
-            return rows.row(kept[index][1], seq - first)
-
-        calls: dict[str, Any] = {"seed": self.seed, "num_steps": self.algorithm.num_steps, "acting_fn": self._acting,
-                                 "noise_fn": noise, "memory_fn": lambda size: self.algorithm.memory(self.spec, size)}
-        if self._vector is not None:
-            return [VectorLane(self._vector, role=roles[0], **calls)]
-        self.replay_mode = replay.replay_mode(self._make, rng.host_seed(self.seed, rng.Stream.RESET, 0))
-        calls |= {"mode": self.replay_mode}
-        return [HostLane(i, self._lane_envs, self._make, role=role, **calls) for i, role in enumerate(roles)]
+    @property
+    def lanes(self) -> list[Any]:
+        """The lanes, where they are in this process."""
+        return self._crew.lanes
 
     # running
 
@@ -228,16 +192,26 @@ class Ported:
 
     def _iterate(self) -> Iteration:
         """Every lane makes its chunk, the learner consumes them."""
-        first = self._iteration
-        for actor in self.lanes:
-            loops.run_actor(actor, self._params, self._chunks, first=first, count=1, lag=self._lag, deadline_s=self._deadline_s)
-        loops.run_learner(self, self._chunks, self._params, num_lanes=self.num_lanes, first=first, count=1, deadline_s=self._deadline_s)
+        self._ask(self._iteration)
+        loops.run_learner(self, self._crew, self, num_lanes=self.num_lanes, first=self._iteration, count=1, deadline_s=self._deadline_s)
         self._iteration += 1
         return self._last
 
+    def _ask(self, seq: int) -> None:
+        """Have chunk ``seq`` of every lane made, once."""
+        if self._asked < seq:
+            self._asked = seq
+            self._crew.ask(seq, self._deadline_s)
+
+    def publish(self, version: int, params: Params, deadline_s: float) -> None:
+        self._params.publish(version, params, deadline_s)
+        self._crew.publish(version, params, deadline_s)
+
     def update(self, chunks: list[Chunk], iteration: int) -> Params:
-        """What ``run_learner`` calls: learn from one chunk of every lane."""
-        data, episodes = _beside([c.data for c in chunks], 1), _beside([c.episodes for c in chunks], 1)
+        """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be."""
+        if self._crew.overlaps:
+            self._ask(iteration + 1)
+        data, episodes = beside([c.data for c in chunks], 1), beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
         if self._apart is not None:
             desk, metrics = self._apart.study(self._state.desk, data, self._whole(behaviour), self.root, np.int32(iteration))
@@ -245,7 +219,7 @@ class Ported:
             self._state, policy = LearnerState(desk, tally), jax.tree.leaves(_copied(self.algorithm, desk.learner))
             values, told = {name: float(x) for name, x in jax.device_get(metrics).items()}, jax.device_get(count)
         else:
-            memory = _beside([c.memory for c in chunks], 0)
+            memory = beside([c.memory for c in chunks], 0)
             self._leaves, policy, metrics, counts = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
                                                                 np.int32(iteration))
             self._tree = None
@@ -281,11 +255,7 @@ class Ported:
         for version, params in self._params.versions.items():
             if version < self._iteration and self._lag:  # the policy that makes the next chunk is older than the learner
                 out |= named(self._whole(params), f"version{version}")
-        if self.env is not None:
-            return out | named(_beside([x.state for x in self.lanes], 0), "lanes")
-        for x in self.lanes:
-            out |= _record_tensors(x.record(), f"lane{x.lane}")
-        return out
+        return out | self._crew.tensors()
 
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
         self._state = filled(self._state, tensors, "run") if self._apart is None else self._apart.filled(self._state, tensors)
@@ -294,19 +264,11 @@ class Ported:
         self._params.versions = {self._iteration: jax.tree.leaves(newest)}
         for version in range(max(0, self._iteration - self._lag), self._iteration):
             self._params.versions[version] = jax.tree.leaves(filled(newest, tensors, f"version{version}"))
-        if self.env is None:
-            return [note for x in self.lanes for note in self._restore(x, tensors, inexact)]
-        joined = filled(_beside([x.state for x in self.lanes], 0), tensors, "lanes")
-        for i, x in enumerate(self.lanes):
-            part = slice(i * self._lane_envs, (i + 1) * self._lane_envs)
-            x.state = jax.tree.map(lambda leaf, part=part: leaf[part], joined)
-        return []
-
-    def _restore(self, x: Any, tensors: dict[str, np.ndarray], inexact: bool) -> list[str]:
-        notes = x.restore(_record(tensors, f"lane{x.lane}", x), inexact=inexact)
-        if notes:
-            self._interrupt(x.lane)
-        return notes
+        self._asked = self._iteration - 1
+        notes = self._crew.load(tensors, inexact)
+        for index in sorted({index for index, _ in notes}):
+            self._interrupt(index)
+        return [note for _, note in notes]
 
     def _interrupt(self, index: int) -> None:
         """Tell replay that a lane has started anew: no window may run from what it did into what it will do."""
@@ -352,24 +314,5 @@ class Ported:
         return scores
 
     def close(self) -> None:
-        for x in self.lanes:
-            x.close()
-
-
-_PLAIN = ("episode", "returns", "lengths", "present", "checksum")
-
-
-def _record_tensors(record: HostRecord, prefix: str) -> dict[str, np.ndarray]:
-    out = {f"{prefix}.{name}": getattr(record, name) for name in _PLAIN}
-    out |= {f"{prefix}.actions.{i}": actions for i, actions in enumerate(record.actions)}
-    for name in ("memory", "obs", "state"):
-        out |= named(getattr(record, name), f"{prefix}.{name}")
-    return out
-
-
-def _record(tensors: dict[str, np.ndarray], prefix: str, like: HostLane) -> HostRecord:
-    now = like.record()
-    plain: dict[str, Any] = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}", np.asarray) for name in _PLAIN}
-    trees = {name: filled(getattr(now, name), tensors, f"{prefix}.{name}", jnp.asarray if name == "memory" else np.asarray)
-             for name in ("memory", "obs", "state")}
-    return HostRecord(actions=tuple(tensors[f"{prefix}.actions.{i}"] for i in range(len(now.actions))), **plain, **trees)
+        if self._crew is not None:
+            self._crew.close()

@@ -16,11 +16,12 @@ from shoal import rng
 from shoal.envs.gym_vector import GymVector, adopt
 from shoal.envs.gymnasium import GymEnv
 from shoal.errors import ConfigError, EnvError
-from shoal.host_lane import HostLane, VectorLane
+from shoal.host_lane import HostLane
 from shoal.lane import role
 from shoal.runtime.ported import Ported
 from shoal.specs import Box, MultiDiscrete
 from shoal.types import Acted, Limits
+from shoal.vector_lane import VectorLane
 
 ONE = Limits(1, 2**30, float("inf"))
 
@@ -127,7 +128,7 @@ def test_rows_are_those_of_an_ordinary_lane(ordinary, mode, copy):
 def test_lane_says_where_it_stands_and_starts_anew(ordinary, mode):
     lane = VectorLane(counting(mode), **CALLS)
     chunk = lane.make(None, 0, 0)
-    record = chunk.after
+    record = lane.record()
     assert record.episode.tolist() == chunk.episodes.ended.sum(0).tolist()
     assert record.actions == () and record.state == () and record.obs["numbers"].shape == (SIZE, 3)
     other = VectorLane(counting(mode), **CALLS)
