@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shoal.envs.view import gym_view
     from shoal.main_loop import MainLoop
     from shoal.runtime.local import Local
+    from shoal.runtime.processes import Processes
 
 __version__ = "0.1.0"
 
@@ -38,12 +39,13 @@ _LAZY = {
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
     "Local": "shoal.runtime.local",
+    "Processes": "shoal.runtime.processes",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop", "RecurrentPPO",
-           "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop", "Processes",
+           "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -79,7 +79,7 @@ def _sort(data: Mapping[str, Any], algo: str, env: str, where: str, *, flat: boo
     own = {item.name: item for item in plan_fields() if item.name not in _TABLES}
     for key, value in data.items():
         if key in own:
-            text = key == "checkpoint_every" and isinstance(value, int) and not isinstance(value, bool)
+            text = key in ("checkpoint_every", "workers") and isinstance(value, int) and not isinstance(value, bool)
             place = f"--{key.replace('_', '-')}" if flag else where
             plan[key] = _one_line(key, str(value) if text else value, place) if own[key].type == "str" else cast(
                 key, value, own[key].type, place)

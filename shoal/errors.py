@@ -38,6 +38,10 @@ class DivergedError(ShoalError):
     """Learning produced numbers that are not finite, again and again."""
 
 
+class WorkerError(ShoalError):
+    """A worker process that failed again and again, or in a way that trying again cannot mend."""
+
+
 class DeadlineError(ShoalError):
     """A wait that reached its deadline."""
 

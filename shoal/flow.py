@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from shoal.types import Array, Episodes
 
+LEDGER = ("produced", "learned", "buffered", "in_flight", "dropped", "lost", "redone", "restarts")  # the first is the sum of the next five
 RECENT = 100  # training episodes that a mean return is taken over
 
 

@@ -46,10 +46,38 @@ class Beat(NamedTuple):
     phase: int  # STEP, RESET or CLOSE
 
 
-def grown(log: list[np.ndarray], actions: np.ndarray, ended: np.ndarray) -> list[np.ndarray]:
+class Log:
+    """One environment's actions since its last reset, however many."""
+
+    def __init__(self, actions: np.ndarray | None = None):
+        self._rows: Any = np.zeros((0,), np.int32) if actions is None else actions
+        self.length = len(self._rows)
+
+    def add(self, actions: np.ndarray, at: int | None = None) -> Log:
+        """Let ``actions`` follow the first ``at``: all, unless some are written again, as they were."""
+        at, num = self.length if at is None else at, len(actions)
+        if at == 0 and not len(self._rows):
+            self._rows = np.array(actions)
+        elif at + num > len(self._rows):
+            self._rows = np.concatenate([self._rows[:at], actions, np.empty((max(at, num), *actions.shape[1:]), actions.dtype)])
+        else:
+            self._rows[at:at + num] = actions
+        self.length = at + num
+        return self
+
+    def rows(self, length: int | None = None) -> np.ndarray:
+        return self._rows[:self.length if length is None else length].copy()
+
+
+Mark = tuple[Log, int]  # a log up to some length, whatever is added to it later
+
+
+def grown(mark: Mark, actions: np.ndarray, ended: np.ndarray) -> Mark:
     """One environment's actions since its last reset, from those up to a chunk and the chunk's own [T, ...]."""
     ends = np.flatnonzero(ended)
-    return [*log, actions.copy()] if not len(ends) else [actions[ends[-1] + 1:].copy()]
+    log, length = (Log(), 0) if len(ends) else mark
+    own = actions[ends[-1] + 1:] if len(ends) else actions
+    return log.add(own, length), length + len(own)
 
 
 class HostLane:
@@ -68,7 +96,7 @@ class HostLane:
         self._episode, self._lengths = [0] * size, [0] * size
         self._returns: list[Any] = [np.zeros(agents) for _ in range(size)]
         self._present = np.ones((size, *agents), bool)
-        self._log: list[list[np.ndarray]] = [[] for _ in range(size)]
+        self._log = [Log() for _ in range(size)]
         self._memory = self._fresh_memory
         self._obs, self._like = zeros(self.spec.obs, (size, *agents)), zeros(self.spec.obs, agents)
         for i in range(size):
@@ -167,22 +195,20 @@ class HostLane:
         for i, start in enumerate(starts):
             self._returns[i] = self._returns[i] + reward[start:, i].sum(axis=0, dtype=np.float64)
             self._lengths[i] += num - start
-            self._log[i].append(actions[start:, i])
+            self._log[i].add(actions[start:, i])
         return Episodes(ended, returns, lengths)
 
     def _restart(self, i: int) -> Tree:
         """The next episode of environment ``i``; its policy memory starts afresh too."""
         self._episode[i] += 1
-        self._log[i], self._present[i] = [], True
+        self._log[i], self._present[i] = Log(), True
         if not (isinstance(self._memory, tuple) and self._memory == ()):
             self._memory = map2(lambda now, new: with_row(now, i, new[i]), self._memory, self._fresh_memory)
         return self._reset(i)
 
     def record(self) -> HostRecord:
         """Where the lane stands."""
-        for log in self._log:
-            log[:] = [np.concatenate(log)] if log else []
-        return self.stand()._replace(actions=tuple(log[0] if log else np.zeros((0,), np.int32) for log in self._log))
+        return self.stand()._replace(actions=tuple(log.rows() for log in self._log))
 
     def stand(self) -> HostRecord:
         """Where the lane stands, without the actions that led there: whoever has its chunks has those."""
@@ -197,7 +223,7 @@ class HostLane:
         self._episode = [int(x) for x in record.episode]
         self._returns, self._present, self._memory = list(record.returns), record.present.copy(), record.memory
         self._lengths = [int(x) for x in record.lengths]
-        self._log = [[actions] if len(actions) else [] for actions in record.actions]
+        self._log = [Log(np.array(actions)) for actions in record.actions]
         for i in range(self.size):
             if self._mode == "fresh":
                 self._renew(i)

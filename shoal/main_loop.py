@@ -68,8 +68,7 @@ class MainLoop:
         try:
             _check_team(self.plan, env.spec)
             self._engine = self.runtime.engine(
-                self.agent, env, self._make_env, path=self.plan.path, num_envs=self.plan.num_envs, lane_envs=self.plan.lane_size,
-                stream_episodes=self.callbacks.want_episodes)
+                self.agent, env, self._make_env, plan=self.plan, stream_episodes=self.callbacks.want_episodes)
         finally:
             if isinstance(env, HostEnv):
                 env.close()
@@ -123,9 +122,10 @@ class MainLoop:
                 return self._run(stack, first, inexact)
 
     def _run(self, stack: ExitStack, first: bool, inexact: bool) -> dict[str, Any]:
+        stack.callback(self._engine.rest)
         self._begun = time.perf_counter()
         if first:
-            self._engine.scratch = self.folder / "replay"
+            self._engine.settle(self.folder, self._progress.warn, lambda: bool(self._signals.received))
             self._init()
             self._resume(inexact)
         self._metrics, self._timing = JsonlSink(self.folder / METRICS), JsonlSink(self.folder / TIMING, mend=True)
@@ -330,9 +330,9 @@ class MainLoop:
         write_curve(self.folder, title=f"{self.plan.algo} on {self.plan.env}")
         return {
             "algo": self.plan.algo, "env": self.plan.env, "runtime": self.runtime.name, "path": self._engine.path,
-            "workers": self.runtime.workers, "seed": self.plan.seed, "steps": self.step, "episodes": self.episodes,
-            "updates": self.updates, "wall_s": self._elapsed(), "compile_s": self._compilations.seconds, "steps_per_s": self._rate(),
-            "mean_return": self.mean_return, "eval_return": self.eval_return,
+            "workers": self._engine.workers, "seed": self.plan.seed, "steps": self.step, "episodes": self.episodes,
+            "updates": self.updates, "ledger": self._engine.ledger(), "wall_s": self._elapsed(), "compile_s": self._compilations.seconds,
+            "steps_per_s": self._rate(), "mean_return": self.mean_return, "eval_return": self.eval_return,
             "params_sha256": store.sha256(self._engine.learner()), "run_dir": str(self.folder), "stopped_by": reason,
             "exit_code": 128 + signalled if signalled else 0,
         }
@@ -389,8 +389,8 @@ def _describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> P
         if key not in known:
             raise ConfigError(f"unknown setting {key!r}{shoal.errors.nearest(key, known)}")
     env_name = env if isinstance(env, str) else f"object:{type(env).__name__}"
-    runtime_name = runtime if isinstance(runtime, str) else runtime.name
-    return Plan(**(settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime_name, "algorithm": options}))
+    runtime, settings = (runtime, settings) if isinstance(runtime, str) else (runtime.name, {"workers": runtime.workers} | settings)
+    return Plan(**(settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime, "algorithm": options}))
 
 
 def _check_team(plan: Plan, spec: Any) -> None:

@@ -42,6 +42,14 @@ class Plan:
     """auto, fused (environment and learner compiled into one program) or ported (lanes, chunks and ports)."""
     runtime: str = "local"
     """Where it runs; see `shoal list runtimes`."""
+    workers: str = "auto"
+    """Worker processes: a number, or auto for as many as help here: a step that takes less than 50 µs is best taken in this process."""
+    lag: int = 0
+    """0: learn from what the newest policy did; 1: from what the one before did, while the newest acts: both sides work at once."""
+    step_timeout_s: float = 60.0
+    """A worker that gives no sign of life for so long, in one step or reset of its environment, is ended and started again."""
+    max_restarts: int = 0
+    """Stop the run after this many restarts of workers (0: no such limit)."""
     device: str = "auto"
     """auto, cpu or gpu."""
     threads: int = 1
@@ -83,9 +91,10 @@ class Plan:
 _CHOICES = {"path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"), "team": ("", "independent", "shared")}
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
              "max_episode_steps": 0, "sticky_actions": 0, "frame_stack": 1, "eval_every": 0, "eval_episodes": 1, "keep": 1,
-             "log_every": 0}
+             "log_every": 0, "lag": 0, "step_timeout_s": 0.01, "max_restarts": 0}
 
-_AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024}
+_AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024, "lag": 1,
+            "step_timeout_s": 86400}
 
 
 NO_HORIZON = (0.0, math.inf)
@@ -132,6 +141,8 @@ def check(plan: Plan) -> None:
         raise ConfigError(f"num_envs = {plan.num_envs} is not a multiple of lane_envs = {plan.lane_size}; try {ways}")
     if not (plan.steps or plan.episodes or plan.minutes):
         raise ConfigError("no budget: give --steps, --episodes or --minutes")
+    if plan.workers != "auto" and not (plan.workers.isascii() and plan.workers.isdecimal() and 0 < int(plan.workers) <= 1024):
+        raise ConfigError(f"workers = {plan.workers!r}: expected auto, or a number from 1 to 1024")
     if plan.patience and not plan.eval_every:
         raise ConfigError(f"patience = {plan.patience} counts evaluations; give --eval-every too")
     cadence(plan.checkpoint_every)
@@ -151,7 +162,8 @@ def check_horizon(plan: Plan) -> None:
         raise ConfigError(f"{key} = {value!r} needs a horizon: give --steps or --horizon")
 
 
-_MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "device", "threads", "eval_every",
+_MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "workers", "step_timeout_s", "max_restarts",
+               "device", "threads", "eval_every",
                "eval_episodes", "checkpoint_every", "keep", "log_every", "preset", "plugins", "algorithm", "env_options")
 
 

@@ -44,7 +44,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "ddpg": "shoal.algos.ddpg:DDPG",
     },
     "net": {"mlp": "shoal.nets:MLP", "cnn": "shoal.nets:CNN"},
-    "runtime": {"local": "shoal.runtime.local:Local"},
+    "runtime": {"local": "shoal.runtime.local:Local", "processes": "shoal.runtime.processes:Processes"},
     "team": {"independent": "shoal.algos.team:Independent", "shared": "shoal.algos.team:Shared"},
 }
 
@@ -120,5 +120,10 @@ def loaded() -> tuple[str, ...]:
 
 def provider(kind: str, name: str) -> str | None:
     """The plugin that registered a name; None for a built-in, or for what a script registered itself."""
-    module = getattr(_added[kind].get(name), "__module__", "") or ""
+    module = home(kind, name)
     return next((plugin for plugin in _plugins if module == plugin or module.startswith(f"{plugin}.")), None)
+
+
+def home(kind: str, name: str) -> str:
+    """The module in which a name's class or function was defined; empty for a built-in."""
+    return getattr(_added[kind].get(name), "__module__", "") or ""

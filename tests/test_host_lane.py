@@ -14,7 +14,7 @@ from shoal.algos import team
 from shoal.algos.ppo import PPO
 from shoal.envs import make
 from shoal.errors import EnvError, ReplayError
-from shoal.host_lane import HostLane, grown
+from shoal.host_lane import HostLane, Log, grown
 from shoal.host_act import acting
 from shoal.specs import Box, Discrete, EnvSpec
 from shoal.types import Acted
@@ -80,11 +80,13 @@ def test_chunk_equals_gymnasium_by_hand(cartpole):
 
 def test_actions_since_the_last_reset_follow_from_chunks(cartpole):
     params, calls = cartpole
-    made, logs = lane_of(calls), [[] for _ in range(SIZE)]
+    made, marks = lane_of(calls), [(Log(), 0) for _ in range(SIZE)]
     for seq in range(3):
         chunk = made.make(params, 0, seq)
-        logs = [grown(log, chunk.data.action[:, i], chunk.episodes.ended[:, i]) for i, log in enumerate(logs)]
-        assert_equal_trees(tuple(np.concatenate(log) for log in logs), made.record().actions)
+        before, marks = marks, [grown(mark, chunk.data.action[:, i], chunk.episodes.ended[:, i]) for i, mark in enumerate(marks)]
+        assert_equal_trees(tuple(log.rows(length) for log, length in marks), made.record().actions)
+        again = [grown(mark, chunk.data.action[:, i], chunk.episodes.ended[:, i]) for i, mark in enumerate(before)]  # made once more
+        assert_equal_trees(tuple(log.rows(length) for log, length in again), made.record().actions)
         assert_equal_trees(made.stand(), made.record()._replace(actions=()))
 
 

@@ -30,7 +30,7 @@ def replay_mode(make_fn: Callable[[], HostEnv], seed: int) -> str:
             return "state"
         draw = np.random.default_rng(seed)
         first, second, *others = (int(s) for s in draw.integers(0, 2**31, 2 + NUM_TRIED))
-        actions = [_random_action(used.spec, draw) for _ in range(2 * NUM_TRIED)]
+        actions = [random_action(used.spec, draw) for _ in range(2 * NUM_TRIED)]
         used.reset(first)
         for action, other in zip(actions[NUM_TRIED:], others, strict=True):
             _, _, terminated, truncated, _ = used.step(action)
@@ -60,7 +60,7 @@ def _over(terminated: Any, truncated: Any) -> bool:
     return bool(np.all(np.logical_or(terminated, truncated)))
 
 
-def _random_action(spec: EnvSpec, draw: np.random.Generator) -> Any:
+def random_action(spec: EnvSpec, draw: np.random.Generator) -> Any:
     if isinstance(spec.action, Discrete):
         action = draw.integers(0, spec.action.num, spec.agent_shape)
         return action.astype(np.int32) if spec.num_agents else int(action)

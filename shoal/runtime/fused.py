@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import lane, loops, rng
+from shoal import flow, lane, loops, rng
 from shoal.loops import Scores
 from shoal.runtime.cut import ends, on_device, watch
 from shoal.scoring import evaluate_compiled
@@ -28,7 +29,7 @@ _begin = jax.jit(loops.begin, static_argnums=(3, 4))
 class Fused:
     """Environment and learner compiled into one program; about a second's worth of iterations per call."""
 
-    path = "fused"
+    path, workers = "fused", 1
 
     def __init__(self, algorithm: Algorithm, env: Env, *, num_envs: int, lane_envs: int, stream_episodes: bool = False):
         self.algorithm, self.env, self.spec = on_device(algorithm), env, env.spec
@@ -41,6 +42,9 @@ class Fused:
         self._run: Any = None
         ranks = np.repeat(np.arange(self.num_lanes) / self.num_lanes, lane_envs)
         self._role = lane.role(ranks, num_envs)
+
+    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]) -> None:
+        """Nothing is written, waited for or mended."""
 
     def init(self, seed: int) -> None:
         self.root, self._refused = rng.root(seed), 0
@@ -103,6 +107,14 @@ class Fused:
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
         return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
+
+    def ledger(self) -> dict[str, int]:
+        """What became of chunks: all are learned from at once."""
+        made = int(self._carry.iteration) * self.num_lanes
+        return {"produced": made, "learned": made} | dict.fromkeys(flow.LEDGER[2:], 0)
+
+    def rest(self) -> None:
+        """Nothing runs between two calls."""
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.errors import ConfigError
+from shoal.plan import Plan
 from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
 from shoal.types import Algorithm, Env, HostEnv
@@ -15,11 +16,14 @@ class Local:
     """This process."""
 
     name = "local"
-    workers = 1
+    workers = "auto"  # none are needed
 
-    def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, path: str, num_envs: int, lane_envs: int,
-               stream_episodes: bool) -> Fused | Ported:
+    def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, plan: Plan, stream_episodes: bool
+               ) -> Fused | Ported:
         """The engine for a plan; ``path`` auto fuses what can be compiled."""
+        path, num_envs, lane_envs = plan.path, plan.num_envs, plan.lane_size
+        if path == "fused" and plan.lag:
+            raise ConfigError("lag = 1: a fused program learns from what it has just collected; use --path ported")
         if isinstance(env, HostEnv) and path == "fused":
             raise ConfigError(f"path = 'fused': {env.spec.name!r} lives in Python and cannot be compiled; use --path ported")
         buffer = algorithm.buffer(env.spec)
@@ -28,5 +32,7 @@ class Local:
             raise ConfigError("path = 'fused': replay that does not lie on the device cannot be compiled in; use --path ported")
         sizes: dict[str, Any] = {"num_envs": num_envs, "lane_envs": lane_envs, "stream_episodes": stream_episodes}
         if isinstance(env, HostEnv):
-            return Ported(algorithm, None, make_fn, **sizes)
-        return Ported(algorithm, env, None, **sizes) if path == "ported" or buffer.apart else Fused(algorithm, env, **sizes)
+            return Ported(algorithm, None, make_fn, lag=plan.lag, **sizes)
+        if path == "ported" or buffer.apart or plan.lag:
+            return Ported(algorithm, env, None, lag=plan.lag, **sizes)
+        return Fused(algorithm, env, **sizes)

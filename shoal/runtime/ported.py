@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
@@ -48,6 +49,10 @@ class Shelf:
         return version, self.versions[version]
 
 
+class Interrupted(Exception):
+    """Waiting for chunks was given up because the run is to stop."""
+
+
 class Here:
     """A crew of one: all lanes in this thread, one after the other."""
 
@@ -90,6 +95,13 @@ class Here:
             record = from_tensors(self._like, tensors, f"lane{actor.lane}")
             notes += [(actor.lane, note) for note in actor.restore(record, inexact=inexact)]
         return notes
+
+    def ledger(self, iterations: int) -> dict[str, int]:
+        made = iterations * len(self.lanes)
+        return {"produced": made, "learned": made} | dict.fromkeys(flow.LEDGER[2:], 0)
+
+    def rest(self) -> None:
+        """Nothing: lanes take no time while they are not asked."""
 
     def close(self) -> None:
         for actor in self.lanes:
@@ -151,8 +163,15 @@ class Ported:
         self._leaves: list[Any] = []
         self._state_shape: Any = None
         self.scratch: Path | None = None  # a folder for a buffer in files
+        self.logs: Path | None = None  # and one for what workers print
+        self.warn_fn: Callable[[str], None] = warnings.warn  # hears of what went wrong and was mended
+        self.stop_fn: Callable[[], bool] = bool  # a wait is given up where it says so
 
     # set-up
+
+    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]) -> None:
+        """Be told of the run folder, whom to tell what went wrong and was mended, and whom to ask whether the run is to stop."""
+        self.scratch, self.logs, self.warn_fn, self.stop_fn = folder / "replay", folder / "logs", warn_fn, stop_fn
 
     def init(self, seed: int) -> None:
         self.seed, self.root, self._refused, self._iteration, self._asked = seed, rng.root(seed), 0, 0, -1
@@ -185,7 +204,10 @@ class Ported:
         done: list[Iteration] = []
         while not done or (self._warm and spent < _CALL_S and len(done) < limits.iterations and episodes < limits.episodes
                            and not done[-1].mean_return >= limits.target):
-            done.append(self._iterate())
+            try:
+                done.append(self._iterate())
+            except Interrupted:
+                break
             episodes, spent = episodes + done[-1].episodes, time.perf_counter() - begun
         self._warm = True
         return Report(done, spent, 0.0)
@@ -312,6 +334,20 @@ class Ported:
         scores = self.lanes[0].evaluate(self._acting(self.policy()), noise, episodes, role, limit)
         self._interrupt(0)
         return scores
+
+    @property
+    def workers(self) -> int:
+        return self._crew.workers
+
+    def rest(self) -> None:
+        """Nothing is to do for now: let go of what is not needed for that."""
+        if self._crew is not None:
+            self._crew.rest()
+            self._asked = self._iteration - 1
+
+    def ledger(self) -> dict[str, int]:
+        """What became of chunks."""
+        return self._crew.ledger(self._iteration)
 
     def close(self) -> None:
         if self._crew is not None:

@@ -1,0 +1,164 @@
+"""One worker as its driver sees it: the process, its channels, and what it was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import DeadlineError
+from shoal.host_lane import CLOSE, RESET
+from shoal.runtime import supervise
+from shoal.runtime.wire import Gone, Layout, Line, Pages
+
+_CLOSE_S = 5.0  # for closing environments at the end of a run
+
+
+class Hand:
+    """Starts a worker, speaks with it, and says what became of it."""
+
+    def __init__(self, index: int, lanes: tuple[int, ...], log: Path | None):
+        self.index, self.lanes, self._log = index, lanes, log
+        self.life, self.ready, self.seq, self.received, self.redone = 0, False, -1, 0, 0
+        self.owed: set[int] = set()  # lanes whose chunk ``seq`` has been asked for and has not come
+        self.start_at = 0.0  # when to start it (again)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.busy_s, self._asked_at = 0.0, 0.0
+
+    # life
+
+    def start(self, plan: dict[str, Any], fds: tuple[int, ...], state: Pages | None) -> None:
+        """A new process; ``plan`` is told to it, with the descriptors of its own channels."""
+        ours, theirs = socket.socketpair()
+        self.life, self.ready, self.received, self._layouts = self.life + 1, False, 0, []  # type: ignore[var-annotated]
+        self.chunks, self._beats = Pages(), Pages()
+        self.beat = self._beats.array("int64", (8,), 0)
+        self._oom, self._quiet, self._seen = supervise.oom_kills(), time.monotonic(), ()  # type: ignore[var-annotated]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
+        env |= dict.fromkeys(("NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        own = (theirs.fileno(), self.chunks.fd, self._beats.fd, *([state.fd] if state else []))
+        log: Any = None
+        if self._log is not None:
+            self._log.parent.mkdir(exist_ok=True)
+            log = self._log.open("ab")
+            log.write(f"--- worker {self.index}, life {self.life}, lanes {list(self.lanes)}\n".encode())
+            log.flush()
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "shoal.runtime.worker", str(theirs.fileno())], pass_fds=(*own, *fds), env=env,
+                stdin=subprocess.DEVNULL, stdout=log if log else 2, stderr=log, start_new_session=True)
+        finally:
+            theirs.close()
+            if log:
+                log.close()
+        self.line = Line(ours)
+        self.line.send(plan | {"driver": os.getpid(), "index": self.index, "life": self.life, "lanes": list(self.lanes),
+                               "chunks_fd": self.chunks.fd, "beat_fd": self._beats.fd, "state_fd": state.fd if state else -1}, 10.0)
+
+    @property
+    def place(self) -> supervise.Place:
+        return supervise.Place(self.index, self.life, self.process.pid if self.process else 0, self.lanes, self.seq)
+
+    def stop(self) -> int:
+        """End the process now, with whatever it started; its exit status."""
+        process, self.process, self.ready = self.process, None, False
+        if process is None:
+            return 0
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+        self.redone += len(self.owed)
+        self.line.close()
+        self.chunks.close()
+        self._beats.close()
+        return status
+
+    def end(self) -> None:
+        """Ask it to close its environments and leave."""
+        with contextlib.suppress(Gone, DeadlineError):  # it will be ended another way
+            self.line.send({"is": "end"}, 0.1)
+
+    def left(self) -> None:
+        """Wait until it has left, or end it."""
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_CLOSE_S)
+        self.stop()
+
+    # work
+
+    def ask(self, seq: int, lanes: set[int]) -> None:
+        self.seq, self.owed = seq, set(lanes)
+        self.send_owed()
+
+    def send_owed(self) -> None:
+        """Say what is wanted, if it can hear."""
+        self._quiet = self._asked_at = time.monotonic()
+        if self.ready and self.owed:
+            with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
+                self.line.send({"is": "make", "seq": self.seq, "lanes": sorted(self.owed)}, 1.0)
+
+    def hear(self) -> dict[str, Any] | None:
+        """The next message that has come, if one has; raises ``Gone`` at the end of them."""
+        message = self.line.receive(0.0)
+        if message is not None:
+            self._quiet = time.monotonic()
+        if message is not None and message["is"] == "layout":
+            self._layouts.append(Layout.read(message["leaves"]))
+            return self.hear()
+        return message
+
+    def views(self, message: dict[str, Any]) -> list[Any]:
+        """The arrays of a chunk, where the worker wrote them."""
+        self.received += 1
+        self.owed.discard(message["lane"])
+        if not self.owed:
+            self.busy_s += time.monotonic() - self._asked_at
+        return self._layouts[message["layout"]].views(self.chunks, message["at"])
+
+    def is_silent(self, limit_s: float) -> bool:
+        """Whether it owes something and has not moved for so long."""
+        now, beat = time.monotonic(), tuple(self.beat.tolist())
+        if beat != self._seen:
+            self._seen, self._quiet = beat, now
+        return (not self.ready or bool(self.owed)) and now - self._quiet > limit_s
+
+    def whereabouts(self) -> str:
+        """What it was last heard to be at."""
+        step, env, phase, lane = self.beat.tolist()[:4]
+        if not self.ready:
+            return "starting up"
+        what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {step} of chunk {self.seq}")
+        return f"lane {lane}, environment {env}, {what}"
+
+    def cause(self) -> supervise.Cause:
+        """Why its channel ended."""
+        while True:
+            try:
+                message = self.hear()
+            except Gone:
+                break
+            if message is None:
+                break
+            if message["is"] == "error":
+                self.stop()
+                return supervise.told(message)
+        assert self.process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+        return supervise.ended(self.stop(), supervise.oom_kills() - self._oom, self._last_words())
+
+    def _last_words(self) -> str:
+        if self._log is None or not self._log.is_file():
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - 2000))
+            lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip() and not line.startswith("---")]
+        return lines[-1][:200] if lines else ""

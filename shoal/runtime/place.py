@@ -1,0 +1,73 @@
+"""An experiment by its names, so that another process can make the same one: what a driver tells and what a worker does with it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from shoal import envs, registry
+from shoal.errors import ConfigError
+from shoal.plan import Plan
+from shoal.runtime.cut import on_device
+from shoal.runtime.wire import tagged, untagged
+from shoal.types import HostEnv
+
+SCRIPT = "__shoal_script__"  # the name a user's script has in a worker: not __main__, so that its guard keeps it from running
+
+
+def describe(plan: Plan) -> dict[str, Any]:
+    """A plan as data; refused where it holds something that has no name."""
+    for kind, name in (("env", plan.env), ("algorithm", plan.algo)):
+        if name.startswith("object:"):
+            what = name.removeprefix("object:")
+            raise ConfigError(f"runtime = {plan.runtime!r}: {kind} {what} was given as an object, which other processes cannot make; "
+                              f"register it (shoal.register) and give its name, or use runtime 'local'")
+    fields = {name: tagged(getattr(plan, name)) for name in plan.__dataclass_fields__}
+    return {"plan": fields, "plugins": list(registry.loaded()), "script": _script(plan)}
+
+
+def _script(plan: Plan) -> str:
+    """The user's own script, where something the plan names was registered in it."""
+    used = (("algo", plan.algo), ("env", plan.env), ("net", str(plan.algorithm.get("net", ""))))
+    if not any(registry.home(kind, name) == "__main__" for kind, name in used):
+        return ""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    if not path or not os.path.isfile(path):
+        raise ConfigError(f"runtime = {plan.runtime!r}: other processes cannot find what was registered in a notebook or at a prompt; "
+                          "put it into a module and name that with plugins=(...), or use runtime 'local'")
+    return os.path.abspath(path)
+
+
+def rebuild(told: dict[str, Any]) -> tuple[Any, Any, Callable[[], HostEnv] | None]:
+    """Algorithm, compiled environment or None, and what makes one that lives in Python: those that ``describe`` described."""
+    registry.load_plugins(tuple(told["plugins"]))
+    if told["script"]:
+        _import_script(told["script"])
+    plan = Plan(**{name: untagged(value) for name, value in told["plan"].items()})
+    agent = registry.find("algo", plan.algo)(**plan.algorithm)
+    agent = registry.find("team", plan.team)(agent) if plan.team else agent
+
+    def make() -> Any:
+        return envs.from_plan(plan, plan.env)
+
+    env = make()
+    if isinstance(env, HostEnv):
+        env.close()
+        return on_device(agent), None, make
+    return on_device(agent), env, None
+
+
+def _import_script(path: str) -> None:
+    spec = importlib.util.spec_from_file_location(SCRIPT, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[SCRIPT] = module
+    spec.loader.exec_module(module)
+
+
+def in_worker() -> bool:
+    """Whether this is a worker that is importing a user's script."""
+    return SCRIPT in sys.modules

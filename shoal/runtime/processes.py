@@ -1,0 +1,121 @@
+"""The process runtime: where lanes go, and how many workers there should be."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.errors import ConfigError
+from shoal.plan import Plan
+from shoal.runtime import place
+from shoal.runtime.lanes import World
+from shoal.runtime.ported import Here, Ported
+from shoal.runtime.process import Crew
+from shoal.types import Algorithm, Env, HostEnv, ParamSource
+
+_CHEAP_S = 50e-6  # a step that takes less is done before another process has heard of it
+_TRIED = 64  # steps that are timed
+_WORKER_BYTES = 400 << 20  # what a worker takes before its environments do
+
+
+class Processes:
+    """Lanes spread over worker processes."""
+
+    name = "processes"
+
+    def __init__(self, workers: int | str = "auto"):
+        self.workers = str(workers)
+
+    def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, plan: Plan, stream_episodes: bool
+               ) -> Ported:
+        """The engine for a plan: lanes, chunks and ports, with the lanes in workers."""
+        if place.in_worker():
+            raise ConfigError("the script trains when it is imported, as workers do: put that under `if __name__ == \"__main__\":`")
+        if plan.path == "fused":
+            raise ConfigError("path = 'fused' is one program in one process; use --path ported, or --runtime local")
+        num_lanes, host = plan.num_envs // plan.lane_size, isinstance(env, HostEnv)
+        algorithm.buffer(env.spec).check(env.spec, plan.num_envs, num_lanes, algorithm.num_steps)
+        told = place.describe(plan)
+        if plan.workers != "auto":
+            check_workers(int(plan.workers), num_lanes, plan.lane_size)
+
+        def crew(world: World, params: ParamSource, lag: int) -> Any:
+            workers = wanted(plan.workers, world, made.warn_fn)
+            if not workers:
+                return Here(world, params, lag)
+            return Crew(world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s,
+                        max_restarts=plan.max_restarts, logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn)
+
+        made = Ported(algorithm, None if host else env, make_fn if host else None, num_envs=plan.num_envs, lane_envs=plan.lane_size,  # type: ignore[arg-type]
+                      lag=plan.lag, stream_episodes=stream_episodes, crew_fn=crew)
+        return made
+
+
+def check_workers(workers: int, num_lanes: int, lane_envs: int) -> None:
+    """Refuse more workers than lanes."""
+    if workers > num_lanes:
+        raise ConfigError(f"workers = {workers}, but num_envs makes {num_lanes} lane{'s' if num_lanes > 1 else ''} of {lane_envs}; "
+                          f"try --workers {num_lanes} or --num-envs {workers * lane_envs}")
+
+
+def wanted(wish: str, world: World, warn_fn: Callable[[str], None]) -> int:
+    """How many workers to start; 0: none, lanes stay in this process. It changes no bit, so it may depend on the machine."""
+    fitting = max(1, _free_bytes() // _WORKER_BYTES)
+    if wish != "auto":
+        if int(wish) > fitting:
+            warn_fn(f"workers = {wish} do not fit into memory: {fitting} are used")
+        return min(int(wish), fitting)
+    step_s = 0.0 if world.env is not None else step_cost(world)
+    workers = chosen(world.num_lanes, _cores(), fitting, step_s)
+    if not workers:
+        what = "its environment is compiled" if world.env is not None else f"a step takes {step_s * 1e6:.0f} µs"
+        warn_fn(f"workers = auto: none, {what}; --workers N starts them all the same")
+    return workers
+
+
+def chosen(num_lanes: int, cores: int, fitting: int, step_s: float) -> int:
+    """One worker a core, no more than lanes or than fit; none where handing a step over costs more than taking it, or there is one lane."""
+    workers = min(num_lanes, cores, fitting)
+    return workers if workers > 1 and step_s >= _CHEAP_S else 0
+
+
+def step_cost(world: World) -> float:
+    """Seconds that a step of the environment takes, by a short trial."""
+    from shoal.envs.replay import random_action
+
+    assert world.make_fn is not None
+    with closing(world.make_fn()) as env:
+        draw, times = np.random.default_rng(0), []
+        env.reset(0)
+        for seed in range(_TRIED):
+            action = random_action(world.spec, draw)
+            begun = time.perf_counter()
+            _, _, terminated, truncated, _ = env.step(action)
+            times.append(time.perf_counter() - begun)
+            if np.all(np.logical_or(terminated, truncated)):
+                env.reset(seed)
+    return float(np.median(times))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _free_bytes() -> int:
+    """Memory that is free, as far as it can be known."""
+    free = 1 << 62
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, KeyError, ValueError):
+        pass
+    return max(0, free)

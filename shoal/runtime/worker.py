@@ -1,0 +1,177 @@
+"""A worker: a process that keeps some of a run's lanes and makes their chunks. ``python -m shoal.runtime.worker``, started by its driver.
+
+It is told what to do in lines of JSON on a socket it inherits, reads parameters from memory that the driver writes and writes chunks
+into memory that the driver reads. It ends with its driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+IDLE_S = 600.0  # without a word from the driver, after which a worker leaves; it would be started again
+
+
+def main(descriptor: int) -> int:
+    from shoal.runtime.wire import Gone, Line
+
+    line = Line(socket.socket(fileno=descriptor))
+    plan = line.receive(60.0)
+    if plan is None:
+        return 3
+    _die_with(plan["driver"])
+    try:
+        _Worker(line, plan).run()
+    except Gone:
+        return 0
+    except BaseException as error:  # SystemExit too: an environment may call sys.exit
+        _report(line, error)
+        return 1
+    return 0
+
+
+def _die_with(driver: int) -> None:
+    """See to it that this process does not outlive its driver, however that ends and whatever this one is doing."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: the thread below sees it within a second
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def watch() -> None:
+        while os.getppid() == driver:
+            time.sleep(1.0)
+        os._exit(4)
+
+    threading.Thread(target=watch, daemon=True, name="shoal-driver").start()
+
+
+def _report(line: Any, error: BaseException) -> None:
+    from shoal.errors import EnvError, ShoalError
+
+    root = error.__cause__ if isinstance(error, EnvError) and error.__cause__ is not None else error
+    if isinstance(root, SystemExit):
+        text, fatal = f"the environment called sys.exit({root.code!r})", False
+    elif isinstance(root, MemoryError):
+        text, fatal = f"out of memory: {error}", False
+    else:
+        text, fatal = str(error), isinstance(root, ShoalError)
+    said = text if isinstance(error, ShoalError) or isinstance(root, SystemExit | MemoryError) else f"{type(error).__name__}: {text}"
+    line.send({"is": "error", "kind": type(error).__name__, "text": " ".join(said.split()), "fatal": fatal,
+               "trace": "".join(traceback.format_exception(error))}, 5.0)
+
+
+class _Params:
+    """What the driver has published, read where it lies."""
+
+    def __init__(self, plan: dict[str, Any]):
+        from shoal.runtime.wire import Layout, Pages
+
+        self._layout, self._slots, self._start = Layout.read(plan["layout"]), plan["slots"], plan["start"]
+        self._pages = Pages(fd=plan["fd"])
+        self._stamps = self._pages.array("int64", (self._slots,), 0)
+
+    def latest(self, version: int, deadline_s: float) -> tuple[int, Any]:
+        from shoal.errors import DeadlineError
+
+        slot = version % self._slots
+        if self._stamps[slot] != version:  # it is published before it is asked for
+            raise DeadlineError(f"parameters of version {version} are not published, but {self._stamps[slot]}")
+        return version, self._layout.views(self._pages, self._start + slot * self._layout.size)
+
+
+class _Worker:
+    def __init__(self, line: Any, plan: dict[str, Any]):
+        from shoal.runtime import device
+        from shoal.runtime.wire import Pages, Slots
+
+        self._line, self._lag, self._deadline_s = line, int(plan["lag"]), float(plan["deadline_s"])
+        self._beat: Any = memoryview(Pages(fd=plan["beat_fd"]).array("int64", (8,), 0))  # type: ignore[arg-type]
+        device.prepare("cpu", 1)
+        if "SHOAL_FAULT" in os.environ:
+            from shoal.testing import faults
+
+            faults.arm_from_env()
+        self._slots = Slots(Pages(fd=plan["chunks_fd"]))
+        self._layouts: dict[int, tuple[Any, int]] = {}
+        self._params = _Params(plan["params"])
+        self._open(plan)
+
+    def _open(self, plan: dict[str, Any]) -> None:
+        """Make the lanes, and bring them to where the driver says they stand."""
+        import safetensors.numpy
+
+        from shoal.runtime import lanes
+        from shoal.runtime.place import rebuild
+        from shoal.runtime.wire import Pages
+        from shoal.tensors import filled
+
+        algorithm, env, make_fn = rebuild(plan)
+        world = lanes.open_world(algorithm, env, make_fn, seed=plan["seed"], num_lanes=plan["num_lanes"], lane_envs=plan["lane_envs"],
+                                 mode=plan["mode"])
+        self.lanes = {actor.lane: actor for actor in lanes.make_lanes(world, plan["lanes"], self._beat)}
+        notes: list[Any] = []
+        if plan["state_bytes"]:
+            pages = Pages(fd=plan["state_fd"])
+            tensors = safetensors.numpy.load(pages.array("uint8", (plan["state_bytes"],), 0).tobytes())
+            like = lanes.record_like(world) if env is None else None
+            for index, actor in self.lanes.items():
+                if f"lane{index}" not in plan["standing"]:
+                    continue
+                if like is None:
+                    actor.state = filled(actor.state, tensors, f"lane{index}")
+                else:
+                    record = lanes.from_tensors(like, tensors, f"lane{index}")
+                    notes += [[index, note] for note in actor.restore(record, inexact=bool(plan["inexact"]))]
+        self._line.send({"is": "ready", "notes": notes}, self._deadline_s)
+
+    def run(self) -> None:
+        from shoal import faultpoint, loops
+
+        while True:
+            message = self._line.receive(IDLE_S)
+            if message is None or message["is"] == "end":
+                return self._close()
+            for index in message["lanes"]:
+                self._beat[3] = index
+                faultpoint.at("worker", "chunk")
+                loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
+                                deadline_s=self._deadline_s)
+
+    def put(self, chunk: Any, deadline_s: float) -> None:
+        import jax
+        import numpy as np
+
+        from shoal import faultpoint
+
+        actor = self.lanes[chunk.lane]
+        after = actor.stand() if chunk.after is None else chunk.after
+        leaves = [np.asarray(x) for x in jax.tree.leaves((chunk.data, chunk.memory, after, chunk.episodes))]
+        offset, layout = self._slots.write((chunk.lane, chunk.seq % 2), leaves)
+        if id(layout) not in self._layouts:
+            self._layouts[id(layout)] = layout, len(self._layouts)  # kept, so that no other gets its id
+            self._line.send({"is": "layout", "leaves": layout.kinds}, deadline_s)
+        faultpoint.at("worker", "send")
+        self._beat[4] += 1
+        self._line.send({"is": "chunk", "lane": chunk.lane, "seq": chunk.seq, "version": chunk.version, "at": offset,
+                         "layout": self._layouts[id(layout)][1]}, deadline_s)
+
+    def _close(self) -> None:
+        from shoal.host_lane import CLOSE
+
+        for index, actor in self.lanes.items():
+            self._beat[2], self._beat[3] = CLOSE, index
+            actor.close()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
+    code = main(int(sys.argv[1]))
+    sys.stderr.flush()
+    os._exit(code)  # not by way of handlers that an environment's package may have left
