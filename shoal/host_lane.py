@@ -35,7 +35,7 @@ class HostRecord(NamedTuple):
     state: tuple[Tree, ...]  # per environment: its own state, where it has one
 
 
-STEP, RESET, CLOSE = range(3)
+STEP, RESET, CLOSE, PLAY = range(4)
 
 
 class Beat(NamedTuple):
@@ -43,7 +43,7 @@ class Beat(NamedTuple):
 
     step: int
     env: int
-    phase: int  # STEP, RESET or CLOSE
+    phase: int  # STEP, RESET, CLOSE, or PLAY for evaluation
 
 
 class Log:
@@ -88,7 +88,7 @@ class HostLane:
                  role: Role, beat: Any = None):
         self.lane, self.size, self._make, self._seed, self._num_steps, self._mode = lane, size, make_fn, seed, num_steps, mode
         self._beat: Any = [0] * len(Beat._fields) if beat is None else beat
-        self._acting, self._noise, self._role = acting_fn, noise_fn, role
+        self.acting_fn, self._noise, self._role = acting_fn, noise_fn, role
         self._fresh_memory = memory_fn(size)
         self.envs = [make_fn() for _ in range(size)]
         self.spec: EnvSpec = self.envs[0].spec
@@ -125,7 +125,7 @@ class HostLane:
 
     def _steps(self, params: Params, noise: Tree) -> tuple[Transition, Episodes]:
         """The loop that every step of every host environment goes through: nothing that can wait is done in it."""
-        num, agents, act_fn = self._num_steps, self.spec.agent_shape, self._acting(params)
+        num, agents, act_fn = self._num_steps, self.spec.agent_shape, self.acting_fn(params)
         shape = (num, self.size, *agents)
         obs = zeros(self.spec.obs, (num + 1, self.size, *agents))
         rows.write(obs, 0, self._obs)

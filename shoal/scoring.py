@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -28,19 +28,30 @@ def evaluate_compiled(algorithm: Algorithm, env: Env, params: Params, root: Key,
 def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Callable[[], HostEnv], seed: int,
                   episodes: int, greedy: bool, size: int) -> loops.Scores:
     """Scores of ``episodes`` episodes of a host environment, ``size`` at a time."""
-    envs = [make_fn() for _ in range(min(size, episodes))]
+    return joined([scores for _, scores in play_waves(algorithm, act_fn, make_fn, seed, waves(episodes, size), greedy, size)])
+
+
+def waves(episodes: int, size: int) -> list[range]:
+    """Numbers of the episodes that are played together; each set of them can be played by anyone."""
+    return [range(first, min(first + size, episodes)) for first in range(0, episodes, size)]
+
+
+def joined(parts: list[loops.Scores]) -> loops.Scores:
+    return loops.Scores(*(np.concatenate(xs) for xs in zip(*parts, strict=True)))
+
+
+def play_waves(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Callable[[], HostEnv], seed: int, which: list[range],
+               greedy: bool, size: int, beat: Any = None) -> Iterator[tuple[range, loops.Scores]]:
+    """Play sets of episodes, one after the other; ``beat`` hears of every step."""
+    envs = [make_fn() for _ in range(max(len(wave) for wave in which))]
     spec = envs[0].spec
     root, role = rng.root(seed), lane.role(0.0, size, greedy)
-    returns = np.zeros((episodes, *spec.agent_shape))
-    lengths, success = np.zeros(episodes, np.int64), np.full(episodes, np.nan)
     try:
-        for first in range(0, episodes, size):
-            wave = range(first, min(first + size, episodes))
-
-            def noise(t: int, first: int = first) -> Tree:
+        for wave in which:
+            def noise(t: int, first: int = wave.start) -> Tree:
                 return _draw(algorithm, rng.key(root, rng.Stream.EVAL_ACT, first, t), spec, size)
 
-            _wave(algorithm, act_fn, spec, envs, wave, role, noise, seed, returns, lengths, success)
+            yield wave, _wave(algorithm, act_fn, spec, envs, wave, role, noise, seed, [0] * 3 if beat is None else beat)
     except EnvError:
         raise
     except Exception as error:
@@ -48,13 +59,13 @@ def evaluate_host(algorithm: Algorithm, act_fn: Callable[..., Any], make_fn: Cal
     finally:
         for env in envs:
             env.close()
-    return loops.Scores(returns, lengths, success)
 
 
 def _wave(algorithm: Algorithm, act_fn: Callable[..., Any], spec: Any, envs: list[HostEnv], wave: range, role: Any,
-          noise_fn: Callable[[int], Tree], seed: int, returns: np.ndarray, lengths: np.ndarray, success: np.ndarray) -> None:
+          noise_fn: Callable[[int], Tree], seed: int, beat: Any) -> loops.Scores:
     """One episode on each environment; rows of those that are done are acted on and ignored."""
-    size = role.greedy.shape[0]
+    size, num = role.greedy.shape[0], len(wave)
+    returns, lengths, success = np.zeros((num, *spec.agent_shape)), np.zeros(num, np.int64), np.full(num, np.nan)
     obs: list[Any] = [envs[i].reset(rng.host_seed(seed, rng.Stream.EVAL_ENV, episode)) for i, episode in enumerate(wave)]
     obs += [obs[0]] * (size - len(obs))
     memory, t = algorithm.memory(spec, size), 0
@@ -67,15 +78,18 @@ def _wave(algorithm: Algorithm, act_fn: Callable[..., Any], spec: Any, envs: lis
             noise = noise_fn(t)
         acted = act_fn(memory, now, role, noise)
         memory, action = acted.memory, np.asarray(acted.action)
-        for i, episode in enumerate(wave):
+        beat[0] = t
+        for i in range(num):
             if not present[i].any():
                 continue
+            beat[1] = i
             act = action[i].item() if action[i].ndim == 0 else action[i]
             obs[i], reward, term, trunc, info = envs[i].step(act)
-            returns[episode] += np.where(present[i], reward, 0.0)
-            lengths[episode] += 1
+            returns[i] += np.where(present[i], reward, 0.0)
+            lengths[i] += 1
             present[i] &= ~(np.asarray(term, bool) | np.asarray(trunc, bool))
             if "success" in spec.info:
-                success[episode] = float(info["success"])
+                success[i] = float(info["success"])
         t += 1
+    return loops.Scores(returns, lengths, success)
 

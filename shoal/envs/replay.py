@@ -26,7 +26,7 @@ def replay_mode(make_fn: Callable[[], HostEnv], seed: int) -> str:
     ``fresh``: only a new copy, because something outlives a reset. ``inexact``: not at all.
     """
     with closing(make_fn()) as used:
-        if hasattr(used, "get_state") and hasattr(used, "set_state"):
+        if has_state(used):
             return "state"
         draw = np.random.default_rng(seed)
         first, second, *others = (int(s) for s in draw.integers(0, 2**31, 2 + NUM_TRIED))
@@ -43,6 +43,11 @@ def replay_mode(make_fn: Callable[[], HostEnv], seed: int) -> str:
         return "reset"
     with closing(make_fn()) as again:
         return "fresh" if _trace(again, second, actions[:NUM_TRIED]) == from_new else "inexact"
+
+
+def has_state(env: HostEnv) -> bool:
+    """Whether it says where it stands, and can be told."""
+    return hasattr(env, "get_state") and hasattr(env, "set_state")
 
 
 def replay(env: HostEnv, seed: int, actions: Sequence[Any] | np.ndarray) -> Tree:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import DeadlineError
-from shoal.host_lane import CLOSE, RESET
+from shoal.host_lane import CLOSE, PLAY, RESET
 from shoal.runtime import supervise
 from shoal.runtime.wire import Gone, Layout, Line, Pages
 
@@ -27,6 +27,8 @@ class Hand:
         self.index, self.lanes, self._log = index, lanes, log
         self.life, self.ready, self.seq, self.received, self.redone = 0, False, -1, 0, 0
         self.owed: set[int] = set()  # lanes whose chunk ``seq`` has been asked for and has not come
+        self.plays: dict[int, int] = {}  # episodes of an evaluation that have not been played: from, to
+        self._play: dict[str, Any] = {}  # what is to be evaluated
         self.start_at = 0.0  # when to start it (again)
         self.process: subprocess.Popen[bytes] | None = None
         self.busy_s, self._asked_at = 0.0, 0.0
@@ -37,7 +39,8 @@ class Hand:
         """A new process; ``plan`` is told to it, with the descriptors of its own channels."""
         ours, theirs = socket.socketpair()
         self.life, self.ready, self.received, self._layouts = self.life + 1, False, 0, []  # type: ignore[var-annotated]
-        self.chunks, self._beats = Pages(), Pages()
+        self.chunks: Any = Pages()
+        self._beats: Any = Pages()
         self.beat = self._beats.array("int64", (8,), 0)
         self._oom, self._quiet, self._seen = supervise.oom_kills(), time.monotonic(), ()  # type: ignore[var-annotated]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path if p), "JAX_PLATFORMS": "cpu"}
@@ -76,8 +79,10 @@ class Hand:
         status = process.wait()
         self.redone += len(self.owed)
         self.line.close()
-        self.chunks.close()
-        self._beats.close()
+        self.beat = self.beat.copy()  # nothing may hold on to shared memory
+        for pages in (self.chunks, self._beats):
+            pages.close()
+        self.chunks = self._beats = None
         return status
 
     def end(self) -> None:
@@ -96,14 +101,24 @@ class Hand:
 
     def ask(self, seq: int, lanes: set[int]) -> None:
         self.seq, self.owed = seq, set(lanes)
-        self.send_owed()
+        self._say(makes=True)
+
+    def play(self, version: int, greedy: bool, waves: list[range]) -> None:
+        """Have episodes played for an evaluation."""
+        self.plays, self._play = {wave.start: wave.stop for wave in waves}, {"is": "evaluate", "version": version, "greedy": greedy}
+        self._say(plays=True)
 
     def send_owed(self) -> None:
-        """Say what is wanted, if it can hear."""
+        """Say again what is wanted."""
+        self._say(makes=True, plays=True)
+
+    def _say(self, makes: bool = False, plays: bool = False) -> None:
         self._quiet = self._asked_at = time.monotonic()
-        if self.ready and self.owed:
-            with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
+        with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
+            if self.ready and makes and self.owed:
                 self.line.send({"is": "make", "seq": self.seq, "lanes": sorted(self.owed)}, 1.0)
+            if self.ready and plays and self.plays:
+                self.line.send(self._play | {"waves": sorted(self.plays.items())}, 1.0)
 
     def hear(self) -> dict[str, Any] | None:
         """The next message that has come, if one has; raises ``Gone`` at the end of them."""
@@ -128,13 +143,15 @@ class Hand:
         now, beat = time.monotonic(), tuple(self.beat.tolist())
         if beat != self._seen:
             self._seen, self._quiet = beat, now
-        return (not self.ready or bool(self.owed)) and now - self._quiet > limit_s
+        return (not self.ready or bool(self.owed or self.plays)) and now - self._quiet > limit_s
 
     def whereabouts(self) -> str:
         """What it was last heard to be at."""
         step, env, phase, lane = self.beat.tolist()[:4]
         if not self.ready:
             return "starting up"
+        if phase == PLAY:
+            return f"environment {env}, at step {step} of an evaluation"
         what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {step} of chunk {self.seq}")
         return f"lane {lane}, environment {env}, {what}"
 

@@ -14,7 +14,7 @@ from shoal import lane, rng
 from shoal.envs import replay, rows
 from shoal.envs.gym_vector import GymVector
 from shoal.host_act import acting
-from shoal.host_lane import HostLane, HostRecord
+from shoal.host_lane import HostLane, HostRecord, guarded
 from shoal.specs import EnvSpec, zeros
 from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, LaneState, Params, Transition, Tree
@@ -49,13 +49,13 @@ class World(NamedTuple):
     seed: int
     num_lanes: int
     lane_envs: int
-    mode: str  # how host environments are brought back; empty for compiled ones
+    mode: str  # how host environments are brought back; empty for compiled ones, and until it has been tried
     policy: Any  # structure of the algorithm's policy; it travels as leaves
 
 
 def open_world(algorithm: Any, env: Any, make_fn: Callable[[], HostEnv] | None, *, seed: int, num_lanes: int, lane_envs: int,
                policy: Any = None, mode: str = "") -> World:
-    """The world of a run; ``mode`` and ``policy`` where they are known, for finding out takes time."""
+    """The world of a run; ``mode`` and ``policy`` where they are known. Environments are made, but not reset or stepped."""
     vector = None
     if env is not None:
         spec = env.spec
@@ -64,11 +64,18 @@ def open_world(algorithm: Any, env: Any, make_fn: Callable[[], HostEnv] | None, 
         probe: Any = make_fn()
         spec, vector = probe.spec, probe if isinstance(probe, GymVector) else None
         probe.close()
-        if vector is None and not mode:
-            mode = replay.replay_mode(make_fn, rng.host_seed(seed, rng.Stream.RESET, 0))
     if policy is None:
         policy = jax.tree.structure(jax.eval_shape(lambda a, k: a.policy(a.init(spec, k)), algorithm, rng.root(0)))
     return World(algorithm, spec, env, make_fn, vector, seed, num_lanes, lane_envs, mode, policy)
+
+
+def tried(world: World) -> World:
+    """The world, knowing how its environments are brought back: they are tried for it."""
+    if world.env is not None or world.vector is not None or world.mode:
+        return world
+    make_fn, seed = world.make_fn, rng.host_seed(world.seed, rng.Stream.RESET, 0)
+    assert make_fn is not None
+    return world._replace(mode=guarded(world.spec.name, lambda: replay.replay_mode(make_fn, seed)))
 
 
 class CompiledLane:
@@ -121,11 +128,11 @@ def record_like(world: World) -> HostRecord:
     """A record of the shapes that every host lane of this world has, empty logs of actions aside."""
     size, agents = world.lane_envs, world.spec.agent_shape
     state: tuple[Tree, ...] = ()
-    if world.mode == "state":
-        assert world.make_fn is not None
-        probe: Any = world.make_fn()
-        probe.reset(0)
-        state = (probe.get_state(),) * size
+    probe: Any = None if world.make_fn is None or world.vector is not None else world.make_fn()
+    if probe is not None:
+        if replay.has_state(probe):
+            probe.reset(0)
+            state = (probe.get_state(),) * size
         probe.close()
     numbers = np.zeros(size, np.int64)
     return HostRecord(numbers, np.zeros((size, *agents)), numbers, np.zeros((size, *agents), bool),

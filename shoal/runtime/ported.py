@@ -21,7 +21,7 @@ from shoal.loops import Scores
 from shoal.ops import serial
 from shoal.runtime.apart import Apart
 from shoal.runtime.cut import ends, on_device, watch
-from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors
+from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors, tried
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
@@ -56,10 +56,11 @@ class Interrupted(Exception):
 class Here:
     """A crew of one: all lanes in this thread, one after the other."""
 
-    workers, overlaps = 1, False
+    workers, overlaps, can_evaluate = 1, False, False
 
     def __init__(self, world: World, params: ParamSource, lag: int):
-        self._params, self._lag, self._size = params, lag, world.lane_envs
+        world = tried(world)
+        self._params, self._lag, self._size, self.mode = params, lag, world.lane_envs, world.mode
         self.lanes: list[Any] = make_lanes(world, range(world.num_lanes))
         self._like = record_like(world) if world.env is None else None
         self._made: deque[Chunk] = deque()
@@ -176,7 +177,7 @@ class Ported:
     def init(self, seed: int) -> None:
         self.seed, self.root, self._refused, self._iteration, self._asked = seed, rng.root(seed), 0, 0, -1
         world = open_world(self.algorithm, self.env, self._make, seed=seed, num_lanes=self.num_lanes, lane_envs=self._lane_envs, policy=())
-        self.spec, self._vector, self.replay_mode = world.spec, world.vector, world.mode
+        self.spec, self._vector = world.spec, world.vector
         if self.algorithm.buffer(self.spec).apart:
             self._apart = Apart(self.algorithm, self.spec, self.num_lanes, self._lane_envs, self.scratch)
             desk = self._apart.clear(self.root)
@@ -323,6 +324,8 @@ class Ported:
         if self._vector is not None:
             return self._evaluate_vector(episodes, greedy)
         assert self._make is not None
+        if self._crew.can_evaluate:  # what an environment does to its process, it should not do to this one
+            return self._crew.evaluate(self._iteration, episodes, greedy)
         return evaluate_host(self.algorithm, self._acting(self.policy()), self._make, self.seed, episodes, greedy, self._lane_envs)
 
     def _evaluate_vector(self, episodes: int, greedy: bool) -> Scores:
@@ -334,6 +337,11 @@ class Ported:
         scores = self.lanes[0].evaluate(self._acting(self.policy()), noise, episodes, role, limit)
         self._interrupt(0)
         return scores
+
+    @property
+    def replay_mode(self) -> str:
+        """How host environments are brought back."""
+        return self._crew.mode
 
     @property
     def workers(self) -> int:

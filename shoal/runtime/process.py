@@ -13,14 +13,16 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from shoal.errors import DeadlineError
+from shoal.errors import DeadlineError, ShoalError
 from shoal.host_lane import HostRecord, Log, grown
+from shoal.loops import Scores
 from shoal.runtime import lanes as lanes_
 from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World, beside, from_tensors, part, to_tensors
 from shoal.runtime.ported import Interrupted
 from shoal.runtime.wire import Gone, Layout, Pages
+from shoal.scoring import joined, waves
 from shoal.tensors import filled, named
 from shoal.types import Chunk, LaneState, Params, ParamSource
 
@@ -43,7 +45,9 @@ class Crew:
         self._taken: deque[Chunk] = deque()
         self._now: dict[int, Any] = {}  # where lanes stood after what was learned from; none: at their start
         self._next: dict[int, Any] = {}  # after what came since
-        self._inexact, self._notes = False, []  # type: ignore[var-annotated]
+        self._inexact, self.mode = False, ""
+        self._notes: list[tuple[int, str]] = []
+        self._scores: dict[int, Scores] = {}  # of an evaluation, by first episode
         self._pages: Pages | None = None
         self.learned = 0
 
@@ -83,14 +87,14 @@ class Crew:
         standing = {index: self._next.get(index, self._now.get(index)) for index in hand.lanes}
         standing = {index: record for index, record in standing.items() if record is not None}
         tensors = {name: x for index, record in standing.items() for name, x in to_tensors(_whole(record), f"lane{index}").items()}
-        data = safetensors.numpy.save({name: np.ascontiguousarray(x) for name, x in tensors.items()}) if tensors else b""
+        data = safetensors.numpy.save({name: np.asarray(x, order="C") for name, x in tensors.items()}) if tensors else b""
         state = Pages(len(data)) if data else None
         if state is not None:
             state.array("uint8", (len(data),), 0)[:] = np.frombuffer(data, np.uint8)
         assert self._pages is not None
         world = self._world
         plan = self._told | {
-            "seed": world.seed, "num_lanes": world.num_lanes, "lane_envs": world.lane_envs, "mode": world.mode, "lag": self._lag,
+            "seed": world.seed, "num_lanes": world.num_lanes, "lane_envs": world.lane_envs, "mode": self.mode, "lag": self._lag,
             "deadline_s": self._timeout_s, "standing": [f"lane{index}" for index in standing], "state_bytes": len(data),
             "inexact": self._inexact,
             "params": {"fd": self._pages.fd, "slots": self._slots, "start": _STAMPS, "layout": self._layout.kinds}}
@@ -102,7 +106,12 @@ class Crew:
 
     def _failed(self, hand: Hand, place: supervise.Place, cause: supervise.Cause) -> None:
         hand.stop()
-        delay = self._restarts.failed(place, cause)
+        try:
+            delay = self._restarts.failed(place, cause)
+        except ShoalError:
+            if cause.trace:
+                self._warn(cause.trace.rstrip())
+            raise
         hand.start_at = time.monotonic() + delay
         self._warn(f"{place}: {cause.text}; started again in {delay:.1f} s")
 
@@ -127,13 +136,17 @@ class Crew:
         try:
             while (message := hand.hear()) is not None:
                 if message["is"] == "ready":
-                    hand.ready = True
+                    hand.ready, self.mode = True, self.mode or message["mode"]
                     self._notes += [(int(index), str(note)) for index, note in message["notes"]]
                     hand.send_owed()
                 elif message["is"] == "chunk":
                     self._accept(hand, message)
+                elif message["is"] == "scores" and hand.plays.pop(message["first"], None):
+                    self._restarts.delivered(hand.index)
+                    self._scores[message["first"]] = Scores(*(np.asarray(x) for x in message["scores"]))
                 elif message["is"] == "error":
-                    return self._failed(hand, hand.place, supervise.told(message))
+                    cause = supervise.told(message)
+                    return self._failed(hand, hand.place, cause._replace(text=f"{cause.text} ({hand.whereabouts()})"))
         except Gone:
             place = hand.place
             self._failed(hand, place, hand.cause())
@@ -163,6 +176,23 @@ class Crew:
             if not self._taken and self._asked_to_stop():
                 raise Interrupted
         return self._taken.popleft()
+
+    # evaluation
+
+    @property
+    def can_evaluate(self) -> bool:
+        """Whether workers are there, and their environments live in Python."""
+        return self._pages is not None and self._world.env is None
+
+    def evaluate(self, version: int, episodes: int, greedy: bool) -> Scores:
+        """Scores of ``episodes`` episodes, played by all workers: those that one process would find."""
+        self._scores = {}
+        all_waves = waves(episodes, self._world.lane_envs)
+        for hand in self.hands:
+            hand.play(version, greedy, all_waves[hand.index::self.workers])
+        while len(self._scores) < len(all_waves):
+            self._wait(0.2)
+        return joined([self._scores[wave.start] for wave in all_waves])
 
     # the cut
 
@@ -213,6 +243,7 @@ class Crew:
         """Let workers go until there is something to do; where lanes stand is known."""
         for hand in self.hands:
             hand.owed.clear()
+            hand.plays.clear()
         self.close()
         self._taken.clear()
         self._next = {}
@@ -225,7 +256,7 @@ class Crew:
             hand.left()
         if self._pages is not None:
             self._pages.close()
-            self._pages = None
+            self._pages, self._stamps = None, self._stamps.copy()
 
 
 def _standing(before: Any, chunk: Chunk) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from shoal.runtime.process import Crew
 from shoal.types import Algorithm, Env, HostEnv, ParamSource
 
 _CHEAP_S = 50e-6  # a step that takes less is done before another process has heard of it
-_TRIED = 64  # steps that are timed
+_TRIED, _TRIAL_S = 64, 2.0  # steps that are timed, and how long that may take: longer, and they are not cheap
 _WORKER_BYTES = 400 << 20  # what a worker takes before its environments do
 
 
@@ -71,7 +72,7 @@ def wanted(wish: str, world: World, warn_fn: Callable[[str], None]) -> int:
         if int(wish) > fitting:
             warn_fn(f"workers = {wish} do not fit into memory: {fitting} are used")
         return min(int(wish), fitting)
-    step_s = 0.0 if world.env is not None else step_cost(world)
+    step_s = 0.0 if world.env is not None else within(_TRIAL_S, lambda: step_cost(world), 1.0)
     workers = chosen(world.num_lanes, _cores(), fitting, step_s)
     if not workers:
         what = "its environment is compiled" if world.env is not None else f"a step takes {step_s * 1e6:.0f} µs"
@@ -83,6 +84,20 @@ def chosen(num_lanes: int, cores: int, fitting: int, step_s: float) -> int:
     """One worker a core, no more than lanes or than fit; none where handing a step over costs more than taking it, or there is one lane."""
     workers = min(num_lanes, cores, fitting)
     return workers if workers > 1 and step_s >= _CHEAP_S else 0
+
+
+def within(deadline_s: float, call_fn: Callable[[], float], otherwise: float) -> float:
+    """What a call answers in time, else ``otherwise``: it may never come back, or raise, and others will find out how."""
+    answer = [otherwise]
+
+    def call() -> None:
+        with suppress(Exception):
+            answer[0] = call_fn()
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    return answer[0]
 
 
 def step_cost(world: World) -> float:

@@ -47,7 +47,9 @@ class Restarts:
         self._same: dict[tuple[int, int, str], int] = {}  # by worker, chunk and traceback
 
     def delivered(self, worker: int) -> None:
-        self._row.pop(worker, None)
+        """A worker has got on: what stopped it before does not stop it always."""
+        if self._row.pop(worker, None):
+            self._same = {key: count for key, count in self._same.items() if key[0] != worker}
 
     def failed(self, place: Place, cause: Cause) -> float:
         """Seconds to wait before the worker is started again; raises where it should not be."""
@@ -55,11 +57,11 @@ class Restarts:
             raise error_of(place, cause)
         self.total += 1
         row = self._row[place.worker] = self._row.get(place.worker, 0) + 1
-        what = cause.trace or f"{cause.kind}: {cause.text}" if cause.kind not in ("killed", "memory") else ""
-        key = place.worker, place.seq, what
-        self._same[key] = self._same.get(key, 0) + 1
-        if what and self._same[key] >= SAME:
-            raise error_of(place, cause, f"the same {self._same[key]} times at chunk {place.seq}; ")
+        if cause.kind not in ("killed", "memory"):  # those come from outside, and may come again
+            key = place.worker, place.seq, cause.trace or cause.text
+            self._same[key] = self._same.get(key, 0) + 1
+            if self._same[key] >= SAME:
+                raise error_of(place, cause, f"the same {SAME} times at chunk {place.seq}; ")
         if row >= IN_A_ROW:
             raise error_of(place, cause, f"{row} failures in a row; ")
         if self.limit and self.total > self.limit:

@@ -107,7 +107,9 @@ class Pages:
         return np.frombuffer(self._map, dtype, count, offset).reshape(shape) if count else np.zeros(shape, dtype)
 
     def close(self) -> None:
+        """Let go of it; views that are left keep the memory."""
         os.close(self.fd)
+        del self._map
 
 
 def _anonymous() -> int:

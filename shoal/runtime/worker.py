@@ -113,8 +113,8 @@ class _Worker:
         from shoal.tensors import filled
 
         algorithm, env, make_fn = rebuild(plan)
-        world = lanes.open_world(algorithm, env, make_fn, seed=plan["seed"], num_lanes=plan["num_lanes"], lane_envs=plan["lane_envs"],
-                                 mode=plan["mode"])
+        world = self._world = lanes.tried(lanes.open_world(
+            algorithm, env, make_fn, seed=plan["seed"], num_lanes=plan["num_lanes"], lane_envs=plan["lane_envs"], mode=plan["mode"]))
         self.lanes = {actor.lane: actor for actor in lanes.make_lanes(world, plan["lanes"], self._beat)}
         notes: list[Any] = []
         if plan["state_bytes"]:
@@ -129,7 +129,7 @@ class _Worker:
                 else:
                     record = lanes.from_tensors(like, tensors, f"lane{index}")
                     notes += [[index, note] for note in actor.restore(record, inexact=bool(plan["inexact"]))]
-        self._line.send({"is": "ready", "notes": notes}, self._deadline_s)
+        self._line.send({"is": "ready", "notes": notes, "mode": world.mode}, self._deadline_s)
 
     def run(self) -> None:
         from shoal import faultpoint, loops
@@ -138,11 +138,29 @@ class _Worker:
             message = self._line.receive(IDLE_S)
             if message is None or message["is"] == "end":
                 return self._close()
+            if message["is"] == "evaluate":
+                self._evaluate(message)
+                continue
             for index in message["lanes"]:
                 self._beat[3] = index
                 faultpoint.at("worker", "chunk")
                 loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
                                 deadline_s=self._deadline_s)
+
+    def _evaluate(self, message: dict[str, Any]) -> None:
+        """Play some of an evaluation's episodes."""
+        from shoal.host_lane import PLAY, STEP
+        from shoal.scoring import play_waves
+
+        world, (actor, *_) = self._world, self.lanes.values()
+        assert world.make_fn is not None
+        act_fn = actor.acting_fn(self._params.latest(message["version"], self._deadline_s)[1])
+        self._beat[2] = PLAY
+        which = [range(first, end) for first, end in message["waves"]]
+        for wave, scores in play_waves(world.algorithm, act_fn, world.make_fn, world.seed, which, message["greedy"], world.lane_envs,
+                                       self._beat):
+            self._line.send({"is": "scores", "first": wave.start, "scores": [x.tolist() for x in scores]}, self._deadline_s)
+        self._beat[2] = STEP
 
     def put(self, chunk: Any, deadline_s: float) -> None:
         import jax

@@ -1,0 +1,62 @@
+"""Small runs, in this process and over workers; what they compile is shared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import shoal
+from shoal.main_loop import MainLoop
+from shoal.monitor.progress import Progress
+
+
+class Done(NamedTuple):
+    result: dict[str, Any]
+    folder: Path
+    said: list[str]  # what was warned of
+
+    @property
+    def sha(self) -> str:
+        return self.result["params_sha256"]
+
+    @property
+    def metrics(self) -> bytes:
+        return (self.folder / "metrics.jsonl").read_bytes()
+
+    @property
+    def ledger(self) -> dict[str, int]:
+        return self.result["ledger"]
+
+
+def small(name: str = "ppo", **fields: Any) -> Any:
+    """An algorithm that learns from little."""
+    gradients = {"num_steps": 16, "hidden": (8,)}
+    replay = {"num_steps": 4, "hidden": (8,), "start_size": 64, "batch_size": 16, "capacity": 2000}
+    given = {"ppo": gradients | {"num_minibatches": 2, "num_epochs": 2}, "a2c": gradients, "reinforce": gradients}.get(name, replay)
+    return shoal.registry.find("algo", name)(**(given | fields))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """``run(env, agent, workers, **settings)``: trains; without workers in this process, on the ported path."""
+    said: list[str] = []
+    warn = Progress.warn
+    monkeypatch.setattr(Progress, "warn", lambda self, text: (said.append(text), warn(self, text))[1])
+
+    def train(env: str = "troubled", agent: Any = None, workers: int = 0, **settings: Any) -> Done:
+        said.clear()
+        given = {"num_envs": 8, "lane_envs": 2, "seed": 5, "eval_episodes": 4, "checkpoint_every": "0", "steps": 640, "path": "ported",
+                 "plugins": ("troubled_worlds",), "out": tmp_path / f"run{len(os.listdir(tmp_path))}"} | settings
+        runtime = shoal.Processes(workers) if workers else "local"
+        loop = MainLoop(env, agent or small(), runtime=runtime, resume=(Path(given["out"]) / "config.toml").exists(), **given)
+        try:
+            result = loop.run()
+        finally:
+            loop.close()
+        return Done(result, Path(result["run_dir"]), list(said))
+
+    return train
