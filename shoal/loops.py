@@ -33,10 +33,13 @@ def clear_desk(algorithm: Algorithm, spec: EnvSpec, root: Key, num_lanes: int, l
 
 
 def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, memory: Memory, behaviour: Params, root: Key,
-          iteration: Array) -> tuple[Desk, Metrics]:
-    """Put an iteration's chunks [T, B, ...] into the buffer and do all updates that are due: one, or as many as the buffer's pace says."""
+          iteration: Array, lane: Array | None = None) -> tuple[Desk, Metrics]:
+    """Put an iteration's chunks [T, B, ...] into the buffer and do all updates that are due: one, or as many as the buffer's pace says.
+
+    They are every lane's, or those of ``lane``.
+    """
     buffer, rows = algorithm.buffer(spec), algorithm.num_steps * data.last.shape[1]
-    held, (updates, every) = buffer.add(desk.buffer, None, data), buffer.pace(rows)
+    held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     learn_key, draw_key = (rng.key(root, stream, iteration) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
 
     def one(learner: Tree, held: Tree, learn_key: Key, draw_key: Key) -> tuple[Tree, Tree, Metrics]:
@@ -68,10 +71,10 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
 
 
 def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Array,
-                learn_fn: Callable[..., Any], names: tuple[str, ...]) -> tuple[Desk, Metrics]:
+                learn_fn: Callable[..., Any], names: tuple[str, ...], lane: Any = None) -> tuple[Desk, Metrics]:
     """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``learn``, compiled."""
     rows = algorithm.num_steps * data.last.shape[1]
-    held, (updates, every) = buffer.add(desk.buffer, None, data), buffer.pace(rows)
+    held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
     learner: Tree = desk.learner
     sums: Metrics = dict.fromkeys(names, np.float32(0))

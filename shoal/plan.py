@@ -44,6 +44,10 @@ class Plan:
     """Where it runs; see `shoal list runtimes`."""
     workers: str = "auto"
     """Worker processes: a number, or auto for as many as help here: a step that takes less than 50 µs is best taken in this process."""
+    mode: str = "sync"
+    """sync: workers and learner in step, the same bits for any number of workers; async: none waits for another, an update a chunk."""
+    max_staleness: int = 32
+    """Asynchronous runs drop a chunk whose policy is more than this many updates old."""
     lag: int = 0
     """0: learn from what the newest policy did; 1: from what the one before did, while the newest acts: both sides work at once."""
     step_timeout_s: float = 60.0
@@ -88,13 +92,15 @@ class Plan:
         return self.lane_envs or min(8, self.num_envs)
 
 
-_CHOICES = {"path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"), "team": ("", "independent", "shared")}
+_CHOICES = {"mode": ("sync", "async"), "path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"),
+            "team": ("", "independent", "shared")}
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
              "max_episode_steps": 0, "sticky_actions": 0, "frame_stack": 1, "eval_every": 0, "eval_episodes": 1, "keep": 1,
-             "log_every": 0, "lag": 0, "step_timeout_s": 0.01, "max_restarts": 0}
+             "log_every": 0, "lag": 0, "step_timeout_s": 0.01, "max_restarts": 0,
+             "max_staleness": 0}
 
 _AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024, "lag": 1,
-            "step_timeout_s": 86400}
+            "max_staleness": 10_000, "step_timeout_s": 86400}
 
 
 NO_HORIZON = (0.0, math.inf)
@@ -162,8 +168,8 @@ def check_horizon(plan: Plan) -> None:
         raise ConfigError(f"{key} = {value!r} needs a horizon: give --steps or --horizon")
 
 
-_MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "workers", "step_timeout_s", "max_restarts",
-               "device", "threads", "eval_every",
+_MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "workers",
+               "step_timeout_s", "max_restarts", "max_staleness", "device", "threads", "eval_every",
                "eval_episodes", "checkpoint_every", "keep", "log_every", "preset", "plugins", "algorithm", "env_options")
 
 

@@ -66,8 +66,8 @@ class Apart:
         self._names = tuple(sorted(jax.eval_shape(one)))
         return Desk(learner, buffer.init(*sizes), np.zeros((), np.int32))
 
-    def study(self, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Any) -> tuple[Desk, Metrics]:
-        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _learn, self._names)
+    def study(self, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Any, lane: Any = None) -> tuple[Desk, Metrics]:
+        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _learn, self._names, lane)
 
     # the cut
 

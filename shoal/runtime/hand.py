@@ -101,24 +101,28 @@ class Hand:
 
     def ask(self, seq: int, lanes: set[int]) -> None:
         self.seq, self.owed = seq, set(lanes)
-        self._say(makes=True)
+        self.say(makes=True)
 
     def play(self, version: int, greedy: bool, waves: list[range]) -> None:
         """Have episodes played for an evaluation."""
         self.plays, self._play = {wave.start: wave.stop for wave in waves}, {"is": "evaluate", "version": version, "greedy": greedy}
-        self._say(plays=True)
+        self.say(plays=True)
 
-    def send_owed(self) -> None:
-        """Say again what is wanted."""
-        self._say(makes=True, plays=True)
-
-    def _say(self, makes: bool = False, plays: bool = False) -> None:
+    def say(self, makes: bool = False, plays: bool = False) -> None:
+        """Tell it what is wanted and has not come, if it can hear."""
         self._quiet = self._asked_at = time.monotonic()
         with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
             if self.ready and makes and self.owed:
                 self.line.send({"is": "make", "seq": self.seq, "lanes": sorted(self.owed)}, 1.0)
             if self.ready and plays and self.plays:
                 self.line.send(self._play | {"waves": sorted(self.plays.items())}, 1.0)
+
+    def free(self, lane: int) -> None:
+        """Say that there is room for another chunk of a lane."""
+        self._quiet = time.monotonic()
+        self.owed.add(lane)
+        with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
+            self.line.send({"is": "free", "lane": lane}, 1.0)
 
     def hear(self) -> dict[str, Any] | None:
         """The next message that has come, if one has; raises ``Gone`` at the end of them."""

@@ -96,8 +96,11 @@ class CompiledLane:
 
 
 def make_lanes(world: World, which: Sequence[int], beat: Any = None) -> list[Any]:
-    """Lanes number ``which``, at the start of their first episodes; ``beat`` hears of every step."""
-    roles = {i: lane.role(i / world.num_lanes, world.lane_envs) for i in which}
+    """Lanes number ``which``, at the start of their first episodes; ``beat`` hears of every step.
+
+    Numbers from ``num_lanes`` on are further lives of the same lanes: other draws, the same place.
+    """
+    roles = {i: lane.role(i % world.num_lanes / world.num_lanes, world.lane_envs) for i in which}
     if world.env is not None:
         return [CompiledLane(world, i, roles[i]) for i in which]
     assert world.make_fn is not None

@@ -131,10 +131,10 @@ def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) ->
     """
 
     def learn(numbers: list[Any], leaves: list[Any], data: Transition, memory: Tree, episodes: Episodes, behaviour: list[Any], root: Any,
-              iteration: Any) -> Any:
+              iteration: Any, lane: Any) -> Any:
         algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
         params = jax.tree.unflatten(policy_shape, behaviour)
-        desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration)
+        desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane)
         learned = metrics["refused"]  # what follows waits for it, and leaf for leaf: see ops.serial
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
         names = tuple(sorted(metrics))
@@ -230,21 +230,21 @@ class Ported:
         self._params.publish(version, params, deadline_s)
         self._crew.publish(version, params, deadline_s)
 
-    def update(self, chunks: list[Chunk], iteration: int) -> Params:
-        """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be."""
+    def update(self, chunks: list[Chunk], iteration: int, lane: Any = None) -> Params:
+        """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be; or from one lane's."""
         if self._crew.overlaps:
             self._ask(iteration + 1)
         data, episodes = beside([c.data for c in chunks], 1), beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
         if self._apart is not None:
-            desk, metrics = self._apart.study(self._state.desk, data, self._whole(behaviour), self.root, np.int32(iteration))
+            desk, metrics = self._apart.study(self._state.desk, data, self._whole(behaviour), self.root, np.int32(iteration), lane)
             tally, count = _count(self._state.tally, episodes)
             self._state, policy = LearnerState(desk, tally), jax.tree.leaves(_copied(self.algorithm, desk.learner))
             values, told = {name: float(x) for name, x in jax.device_get(metrics).items()}, jax.device_get(count)
         else:
             memory = beside([c.memory for c in chunks], 0)
             self._leaves, policy, metrics, counts = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
-                                                                np.int32(iteration))
+                                                                np.int32(iteration), lane)
             self._tree = None
             ((names, floats),) = metrics.items()
             *given, return_sum, mean_return = np.asarray(floats).tolist()

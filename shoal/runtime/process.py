@@ -33,6 +33,8 @@ _STAMPS = 4096  # bytes before the first parameters: which version lies in each 
 class Crew:
     """The workers of a run."""
 
+    asks = True  # for every chunk
+
     def __init__(self, world: World, params: ParamSource, lag: int, *, told: dict[str, Any], workers: int, step_timeout_s: float,
                  max_restarts: int, logs: Path | None, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]):
         self._world, self._params, self._lag, self.overlaps, self.workers = world, params, lag, lag > 0, workers
@@ -49,7 +51,7 @@ class Crew:
         self._notes: list[tuple[int, str]] = []
         self._scores: dict[int, Scores] = {}  # of an evaluation, by first episode
         self._pages: Pages | None = None
-        self.learned = 0
+        self._slots, self.learned = lag + 2, 0
 
     # parameters
 
@@ -71,15 +73,19 @@ class Crew:
     def _open(self) -> None:
         """Start everyone, with the parameters there are."""
         versions: dict[int, Any] = self._params.versions  # type: ignore[attr-defined]
-        self._layout, self._slots = Layout.of([np.asarray(x) for x in next(iter(versions.values()))]), self._lag + 2
+        self._layout = Layout.of([np.asarray(x) for x in next(iter(versions.values()))])
         self._pages = Pages(_STAMPS + self._slots * self._layout.size)
-        self._stamps = self._pages.array("int64", (self._slots,), 0)
+        self._stamps = self._pages.array("int64", (self._slots + 1,), 0)  # the last: the newest of all
         self._stamps[:] = -1
-        for version, leaves in versions.items():
+        for version, leaves in sorted(versions.items())[-self._slots:]:
             self._write(version, leaves)
-        self._structure = lanes_.chunk_like(self._world)
+        self._structure = self._shape()
         for hand in self.hands:
             self._start(hand)
+
+    def _shape(self) -> Any:
+        """The structure of what a chunk carries."""
+        return lanes_.chunk_like(self._world)
 
     # workers
 
@@ -138,7 +144,7 @@ class Crew:
                 if message["is"] == "ready":
                     hand.ready, self.mode = True, self.mode or message["mode"]
                     self._notes += [(int(index), str(note)) for index, note in message["notes"]]
-                    hand.send_owed()
+                    hand.say(makes=self.asks, plays=True)
                 elif message["is"] == "chunk":
                     self._accept(hand, message)
                 elif message["is"] == "scores" and hand.plays.pop(message["first"], None):

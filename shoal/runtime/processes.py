@@ -15,9 +15,11 @@ import numpy as np
 from shoal.errors import ConfigError
 from shoal.plan import Plan
 from shoal.runtime import place
+from shoal.runtime.flowing import Flowing
 from shoal.runtime.lanes import World
 from shoal.runtime.ported import Here, Ported
 from shoal.runtime.process import Crew
+from shoal.runtime.stream import Stream
 from shoal.types import Algorithm, Env, HostEnv, ParamSource
 
 _CHEAP_S = 50e-6  # a step that takes less is done before another process has heard of it
@@ -46,16 +48,36 @@ class Processes:
         if plan.workers != "auto":
             check_workers(int(plan.workers), num_lanes, plan.lane_size)
 
+        free = plan.mode == "async"
+        if free:
+            check_async(algorithm, plan)
+
         def crew(world: World, params: ParamSource, lag: int) -> Any:
-            workers = wanted(plan.workers, world, made.warn_fn)
+            workers = wanted(plan.workers, world, made.warn_fn, least=int(free))
             if not workers:
                 return Here(world, params, lag)
-            return Crew(world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s,
-                        max_restarts=plan.max_restarts, logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn)
+            return (Stream if free else Crew)(
+                world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s, max_restarts=plan.max_restarts,
+                logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn)
 
-        made = Ported(algorithm, None if host else env, make_fn if host else None, num_envs=plan.num_envs, lane_envs=plan.lane_size,  # type: ignore[arg-type]
-                      lag=plan.lag, stream_episodes=stream_episodes, crew_fn=crew)
+        sizes: dict[str, Any] = {"num_envs": plan.num_envs, "lane_envs": plan.lane_size, "stream_episodes": stream_episodes,
+                                 "crew_fn": crew}
+        worlds: tuple[Any, Any] = (None, make_fn) if host else (env, None)
+        made: Ported = (Flowing(algorithm, *worlds, max_staleness=plan.max_staleness, **sizes) if free
+                        else Ported(algorithm, *worlds, lag=plan.lag, **sizes))
         return made
+
+
+def check_async(algorithm: Any, plan: Plan) -> None:
+    """Refuse what cannot be learned from one lane at a time."""
+    if plan.lag:
+        raise ConfigError("lag = 1 is for --mode sync; in async, nothing waits")
+    parts, rows = getattr(algorithm, "num_minibatches", 1), algorithm.num_steps * plan.lane_size
+    if getattr(algorithm, "memory_size", 0):
+        rows = plan.lane_size  # minibatches of whole columns
+    if rows % parts:
+        raise ConfigError(f"mode = 'async' learns from one lane at a time: {rows} rows do not divide into num_minibatches = {parts}; "
+                          "change --lane-envs or --num-minibatches")
 
 
 def check_workers(workers: int, num_lanes: int, lane_envs: int) -> None:
@@ -65,7 +87,7 @@ def check_workers(workers: int, num_lanes: int, lane_envs: int) -> None:
                           f"try --workers {num_lanes} or --num-envs {workers * lane_envs}")
 
 
-def wanted(wish: str, world: World, warn_fn: Callable[[str], None]) -> int:
+def wanted(wish: str, world: World, warn_fn: Callable[[str], None], least: int = 0) -> int:
     """How many workers to start; 0: none, lanes stay in this process. It changes no bit, so it may depend on the machine."""
     fitting = max(1, _free_bytes() // _WORKER_BYTES)
     if wish != "auto":
@@ -74,6 +96,8 @@ def wanted(wish: str, world: World, warn_fn: Callable[[str], None]) -> int:
         return min(int(wish), fitting)
     step_s = 0.0 if world.env is not None else within(_TRIAL_S, lambda: step_cost(world), 1.0)
     workers = chosen(world.num_lanes, _cores(), fitting, step_s)
+    if least and not workers:
+        return max(least, min(world.num_lanes, _cores(), fitting))
     if not workers:
         what = "its environment is compiled" if world.env is not None else f"a step takes {step_s * 1e6:.0f} µs"
         warn_fn(f"workers = auto: none, {what}; --workers N starts them all the same")

@@ -75,7 +75,7 @@ class _Params:
 
         self._layout, self._slots, self._start = Layout.read(plan["layout"]), plan["slots"], plan["start"]
         self._pages = Pages(fd=plan["fd"])
-        self._stamps = self._pages.array("int64", (self._slots,), 0)
+        self._stamps = self._pages.array("int64", (self._slots + 1,), 0)
 
     def latest(self, version: int, deadline_s: float) -> tuple[int, Any]:
         from shoal.errors import DeadlineError
@@ -84,6 +84,21 @@ class _Params:
         if self._stamps[slot] != version:  # it is published before it is asked for
             raise DeadlineError(f"parameters of version {version} are not published, but {self._stamps[slot]}")
         return version, self._layout.views(self._pages, self._start + slot * self._layout.size)
+
+
+    def newest(self, deadline_s: float) -> tuple[int, Any]:
+        """The newest version, in memory of our own: the driver goes on writing while it is used."""
+        from shoal.errors import DeadlineError
+
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until:
+            version = int(self._stamps[self._slots])
+            slot = version % self._slots
+            if self._stamps[slot] == version:
+                leaves = [x.copy() for x in self._layout.views(self._pages, self._start + slot * self._layout.size)]
+                if self._stamps[slot] == version:  # it was not written over meanwhile
+                    return version, leaves
+        raise DeadlineError("no version of the parameters stays long enough to be read")
 
 
 class _Worker:
@@ -115,7 +130,9 @@ class _Worker:
         algorithm, env, make_fn = rebuild(plan)
         world = self._world = lanes.tried(lanes.open_world(
             algorithm, env, make_fn, seed=plan["seed"], num_lanes=plan["num_lanes"], lane_envs=plan["lane_envs"], mode=plan["mode"]))
-        self.lanes = {actor.lane: actor for actor in lanes.make_lanes(world, plan["lanes"], self._beat)}
+        first = (plan["life"] + plan["life_before"]) * world.num_lanes if plan.get("free") else 0  # draws of a life of its own
+        made = lanes.make_lanes(world, [first + index for index in plan["lanes"]], self._beat)
+        self.lanes, self._free = {actor.lane - first: actor for actor in made}, bool(plan.get("free"))
         notes: list[Any] = []
         if plan["state_bytes"]:
             pages = Pages(fd=plan["state_fd"])
@@ -134,6 +151,8 @@ class _Worker:
     def run(self) -> None:
         from shoal import faultpoint, loops
 
+        if self._free:
+            return self._run_freely()
         while True:
             message = self._line.receive(IDLE_S)
             if message is None or message["is"] == "end":
@@ -146,6 +165,32 @@ class _Worker:
                 faultpoint.at("worker", "chunk")
                 loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
                                 deadline_s=self._deadline_s)
+
+    def _run_freely(self) -> None:
+        """Make chunks, lane by lane, as long as there is room for them."""
+        from shoal import faultpoint
+        from shoal.runtime.stream import ROOM
+
+        room, seqs = dict.fromkeys(self.lanes, ROOM), dict.fromkeys(self.lanes, 0)
+        while True:
+            message = self._line.receive(0.0 if any(room.values()) else IDLE_S)
+            if message is not None:
+                if message["is"] == "end":
+                    return self._close()
+                if message["is"] == "evaluate":
+                    self._evaluate(message)
+                else:
+                    room[message["lane"]] += 1
+                continue
+            if not any(room.values()):
+                return self._close()
+            index = min((lane for lane in room if room[lane]), key=lambda lane: seqs[lane])
+            version, params = self._params.newest(self._deadline_s)
+            self._beat[3] = index
+            faultpoint.at("worker", "chunk")
+            chunk = self.lanes[index].make(params, version, seqs[index])
+            self.put(chunk._replace(lane=index, after=()), self._deadline_s)
+            room[index], seqs[index] = room[index] - 1, seqs[index] + 1
 
     def _evaluate(self, message: dict[str, Any]) -> None:
         """Play some of an evaluation's episodes."""
