@@ -46,6 +46,8 @@ class Plan:
     """Worker processes: a number, or auto for as many as help here: a step that takes less than 50 µs is best taken in this process."""
     mode: str = "sync"
     """sync: workers and learner in step, the same bits for any number of workers; async: none waits for another, an update a chunk."""
+    topology: str = "learner"
+    """learner: workers send what they saw, one learns; server (async): workers learn, and push gradients or how far they moved."""
     max_staleness: int = 32
     """Asynchronous runs drop a chunk whose policy is more than this many updates old."""
     lag: int = 0
@@ -92,7 +94,8 @@ class Plan:
         return self.lane_envs or min(8, self.num_envs)
 
 
-_CHOICES = {"mode": ("sync", "async"), "path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"),
+_CHOICES = {"mode": ("sync", "async"), "topology": ("learner", "server"),
+            "path": ("auto", "fused", "ported"), "device": ("auto", "cpu", "gpu"),
             "team": ("", "independent", "shared")}
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
              "max_episode_steps": 0, "sticky_actions": 0, "frame_stack": 1, "eval_every": 0, "eval_episodes": 1, "keep": 1,

@@ -22,8 +22,9 @@ class Local:
                ) -> Fused | Ported:
         """The engine for a plan; ``path`` auto fuses what can be compiled."""
         path, num_envs, lane_envs = plan.path, plan.num_envs, plan.lane_size
-        if plan.mode != "sync":
-            raise ConfigError("mode = 'async' needs workers that do not wait: use --runtime processes")
+        if plan.mode != "sync" or plan.topology != "learner":
+            what = "mode = 'async'" if plan.mode != "sync" else "topology = 'server'"
+            raise ConfigError(f"{what} needs workers that do not wait: use --runtime processes")
         if path == "fused" and plan.lag:
             raise ConfigError("lag = 1: a fused program learns from what it has just collected; use --path ported")
         if isinstance(env, HostEnv) and path == "fused":

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.buffers.rollout import Rollout
 from shoal.errors import ConfigError
 from shoal.plan import Plan
 from shoal.runtime import place
@@ -19,7 +20,9 @@ from shoal.runtime.flowing import Flowing
 from shoal.runtime.lanes import World
 from shoal.runtime.ported import Here, Ported
 from shoal.runtime.process import Crew
+from shoal.runtime.serving import Pushes, Serving
 from shoal.runtime.stream import Stream
+from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Env, HostEnv, ParamSource
 
 _CHEAP_S = 50e-6  # a step that takes less is done before another process has heard of it
@@ -48,28 +51,38 @@ class Processes:
         if plan.workers != "auto":
             check_workers(int(plan.workers), num_lanes, plan.lane_size)
 
-        free = plan.mode == "async"
-        if free:
-            check_async(algorithm, plan)
+        free, serves = plan.mode == "async", plan.topology == "server"
+        if free or serves:
+            check_async(algorithm, env.spec, plan)
 
         def crew(world: World, params: ParamSource, lag: int) -> Any:
             workers = wanted(plan.workers, world, made.warn_fn, least=int(free))
             if not workers:
                 return Here(world, params, lag)
-            return (Stream if free else Crew)(
+            return (Pushes if serves else Stream if free else Crew)(
                 world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s, max_restarts=plan.max_restarts,
                 logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn)
 
         sizes: dict[str, Any] = {"num_envs": plan.num_envs, "lane_envs": plan.lane_size, "stream_episodes": stream_episodes,
                                  "crew_fn": crew}
         worlds: tuple[Any, Any] = (None, make_fn) if host else (env, None)
-        made: Ported = (Flowing(algorithm, *worlds, max_staleness=plan.max_staleness, **sizes) if free
-                        else Ported(algorithm, *worlds, lag=plan.lag, **sizes))
+        if free:
+            made: Ported = (Serving if serves else Flowing)(algorithm, *worlds, max_staleness=plan.max_staleness, **sizes)
+        else:
+            made = Ported(algorithm, *worlds, lag=plan.lag, **sizes)
         return made
 
 
-def check_async(algorithm: Any, plan: Plan) -> None:
+def check_async(algorithm: Any, spec: EnvSpec, plan: Plan) -> None:
     """Refuse what cannot be learned from one lane at a time."""
+    if plan.topology == "server":
+        if plan.mode != "async":
+            raise ConfigError("topology = 'server': workers push without waiting; add --mode async")
+        if not isinstance(algorithm.buffer(spec), Rollout):
+            raise ConfigError(f"topology = 'server': {plan.algo} learns from memory, which workers do not have; use --topology learner")
+        if getattr(algorithm, "normalise_obs", False) or getattr(algorithm, "normalise_reward", False):
+            raise ConfigError("topology = 'server': several workers cannot keep one normalisation; leave normalise_obs and "
+                              "normalise_reward off")
     if plan.lag:
         raise ConfigError("lag = 1 is for --mode sync; in async, nothing waits")
     parts, rows = getattr(algorithm, "num_minibatches", 1), algorithm.num_steps * plan.lane_size

@@ -133,6 +133,11 @@ class _Worker:
         first = (plan["life"] + plan["life_before"]) * world.num_lanes if plan.get("free") else 0  # draws of a life of its own
         made = lanes.make_lanes(world, [first + index for index in plan["lanes"]], self._beat)
         self.lanes, self._free = {actor.lane - first: actor for actor in made}, bool(plan.get("free"))
+        self._learner: Any = None
+        if plan.get("learns"):
+            from shoal.runtime.serving import Learner
+
+            self._learner = Learner(world)
         notes: list[Any] = []
         if plan["state_bytes"]:
             pages = Pages(fd=plan["state_fd"])
@@ -188,8 +193,13 @@ class _Worker:
             version, params = self._params.newest(self._deadline_s)
             self._beat[3] = index
             faultpoint.at("worker", "chunk")
-            chunk = self.lanes[index].make(params, version, seqs[index])
-            self.put(chunk._replace(lane=index, after=()), self._deadline_s)
+            if self._learner is None:
+                chunk = self.lanes[index].make(params, version, seqs[index])
+                self.put(chunk._replace(lane=index, after=()), self._deadline_s)
+            else:
+                chunk = self.lanes[index].make(self._learner.policy(params), version, seqs[index])
+                pushed = self._learner.push(params, chunk, self.lanes[index].lane)
+                self.put(chunk._replace(lane=index, data=pushed, memory=(), after=()), self._deadline_s)
             room[index], seqs[index] = room[index] - 1, seqs[index] + 1
 
     def _evaluate(self, message: dict[str, Any]) -> None:
@@ -199,7 +209,8 @@ class _Worker:
 
         world, (actor, *_) = self._world, self.lanes.values()
         assert world.make_fn is not None
-        act_fn = actor.acting_fn(self._params.latest(message["version"], self._deadline_s)[1])
+        params = self._params.latest(message["version"], self._deadline_s)[1]
+        act_fn = actor.acting_fn(params if self._learner is None else self._learner.policy(params))
         self._beat[2] = PLAY
         which = [range(first, end) for first, end in message["waves"]]
         for wave, scores in play_waves(world.algorithm, act_fn, world.make_fn, world.seed, which, message["greedy"], world.lane_envs,

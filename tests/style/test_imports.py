@@ -14,7 +14,7 @@ LAYERS = (
     ("errors", "registry", "plan", "toml", "faultpoint", "disk", "specs", "types", "rng"),
     ("ops",),
     ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "tensors", "store"),
-    ("algos",),
+    ("algos", "params"),
     ("lane", "host_act", "host_lane", "vector_lane", "loops", "scoring"),
     ("runtime",),
     ("monitor", "signals", "callbacks", "main_loop"),

@@ -1,0 +1,1 @@
+"""Parameters that several workers change: what they push, and the one place that applies it."""
