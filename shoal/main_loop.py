@@ -311,7 +311,7 @@ class MainLoop:
         seconds = max(report.run_s, 1e-9)
         self._timing.put({"step": self.step, "wall_s": self._elapsed(), "iterations": len(report.iterations),
                           "steps_per_s": len(report.iterations) * self._per_iteration / seconds,
-                          "compilations": self._compilations.count})
+                          "compilations": self._compilations.count} | self._engine.timing())
         self._try(self._timing.flush)
         self._progress.update(self.step, getattr(self, "_row", {}) | {"mean_return": self.mean_return}, self._elapsed())
 
@@ -331,10 +331,10 @@ class MainLoop:
         return {
             "algo": self.plan.algo, "env": self.plan.env, "runtime": self.runtime.name, "path": self._engine.path,
             "workers": self._engine.workers, "seed": self.plan.seed, "steps": self.step, "episodes": self.episodes,
-            "updates": self.updates, "ledger": self._engine.ledger(), "wall_s": self._elapsed(), "compile_s": self._compilations.seconds,
-            "steps_per_s": self._rate(), "mean_return": self.mean_return, "eval_return": self.eval_return,
-            "params_sha256": store.sha256(self._engine.learner()), "run_dir": str(self.folder), "stopped_by": reason,
-            "exit_code": 128 + signalled if signalled else 0,
+            "updates": self.updates, "ledger": self._engine.ledger(), "staleness": self._engine.staleness(), "wall_s": self._elapsed(),
+            "compile_s": self._compilations.seconds, "steps_per_s": self._rate(), "mean_return": self.mean_return,
+            "eval_return": self.eval_return, "params_sha256": store.sha256(self._engine.learner()), "run_dir": str(self.folder),
+            "stopped_by": reason, "exit_code": 128 + signalled if signalled else 0,
         }
 
     def _close_files(self) -> None:

@@ -108,6 +108,12 @@ class Fused:
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
         return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
 
+    def timing(self) -> dict[str, Any]:
+        return {}
+
+    def staleness(self) -> dict[str, int]:
+        return {}
+
     def ledger(self) -> dict[str, int]:
         """What became of chunks: all are learned from at once."""
         made = int(self._carry.iteration) * self.num_lanes

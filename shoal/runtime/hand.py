@@ -31,7 +31,6 @@ class Hand:
         self._play: dict[str, Any] = {}  # what is to be evaluated
         self.start_at = 0.0  # when to start it (again)
         self.process: subprocess.Popen[bytes] | None = None
-        self.busy_s, self._asked_at = 0.0, 0.0
 
     # life
 
@@ -110,7 +109,7 @@ class Hand:
 
     def say(self, makes: bool = False, plays: bool = False) -> None:
         """Tell it what is wanted and has not come, if it can hear."""
-        self._quiet = self._asked_at = time.monotonic()
+        self._quiet = time.monotonic()
         with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
             if self.ready and makes and self.owed:
                 self.line.send({"is": "make", "seq": self.seq, "lanes": sorted(self.owed)}, 1.0)
@@ -138,9 +137,12 @@ class Hand:
         """The arrays of a chunk, where the worker wrote them."""
         self.received += 1
         self.owed.discard(message["lane"])
-        if not self.owed:
-            self.busy_s += time.monotonic() - self._asked_at
         return self._layouts[message["layout"]].views(self.chunks, message["at"])
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that this life has spent on chunks."""
+        return int(self.beat[5]) * 1e-9 if self.life else 0.0
 
     def is_silent(self, limit_s: float) -> bool:
         """Whether it owes something and has not moved for so long."""

@@ -57,6 +57,7 @@ class Here:
     """A crew of one: all lanes in this thread, one after the other."""
 
     workers, overlaps, can_evaluate = 1, False, False
+    staleness: Any = {}  # none is counted
 
     def __init__(self, world: World, params: ParamSource, lag: int):
         world = tried(world)
@@ -96,6 +97,9 @@ class Here:
             record = from_tensors(self._like, tensors, f"lane{actor.lane}")
             notes += [(actor.lane, note) for note in actor.restore(record, inexact=inexact)]
         return notes
+
+    def timing(self) -> dict[str, Any]:
+        return {}
 
     def ledger(self, iterations: int) -> dict[str, int]:
         made = iterations * len(self.lanes)
@@ -352,6 +356,14 @@ class Ported:
         if self._crew is not None:
             self._crew.rest()
             self._asked = self._iteration - 1
+
+    def staleness(self) -> dict[str, int]:
+        """How many chunks were learned from a policy so many versions old; in step, all of them are of the lag's age."""
+        return {str(age): count for age, count in sorted(self._crew.staleness.items())}
+
+    def timing(self) -> dict[str, Any]:
+        """How workers spent the last while, where there are any."""
+        return self._crew.timing()
 
     def ledger(self) -> dict[str, int]:
         """What became of chunks."""

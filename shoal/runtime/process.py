@@ -34,6 +34,7 @@ class Crew:
     """The workers of a run."""
 
     asks = True  # for every chunk
+    staleness: Any = {}  # none is counted
 
     def __init__(self, world: World, params: ParamSource, lag: int, *, told: dict[str, Any], workers: int, step_timeout_s: float,
                  max_restarts: int, logs: Path | None, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]):
@@ -51,7 +52,7 @@ class Crew:
         self._notes: list[tuple[int, str]] = []
         self._scores: dict[int, Scores] = {}  # of an evaluation, by first episode
         self._pages: Pages | None = None
-        self._slots, self.learned = lag + 2, 0
+        self._slots, self.learned, self._looked, self._busy = lag + 2, 0, time.monotonic(), [0.0] * workers
 
     # parameters
 
@@ -237,6 +238,15 @@ class Crew:
         return notes
 
     # accounts
+
+    def timing(self) -> dict[str, Any]:
+        """How the last while went: what share of it each worker was at work, and how unevenly that was spread."""
+        now, busy = time.monotonic(), [hand.busy_s for hand in self.hands]
+        spent, (self._looked, self._busy), before = now - self._looked, (now, busy), self._busy
+        shares = [max(0.0, b - a if b >= a else b) / max(spent, 1e-9) for a, b in zip(before, busy, strict=True)]  # less: a new life
+        mean = sum(shares) / len(shares)
+        return {f"worker{i}_busy": round(x, 4) for i, x in enumerate(shares)} | {
+            "imbalance": round(max(shares) / mean, 4) if mean else 1.0, "queued": len(self._taken), "restarts": self._restarts.total}
 
     def ledger(self, iterations: int) -> dict[str, int]:
         """What became of chunks. It closes: produced = learned + buffered + in_flight + dropped + lost."""

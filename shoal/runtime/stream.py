@@ -34,6 +34,7 @@ class Stream(Crew):
         self._waiting: Counter[tuple[int, int]] = Counter()  # by lane and life: chunks that came and have not been used up
         self.made, self.lost, self.dropped = 0, 0, 0  # of lives that are over; of all
         self.staleness: Counter[int] = Counter()  # of what was learned from, in versions
+        self._ages: Counter[int] = Counter()  # the same, since it was last asked for
 
     def _shape(self) -> Any:
         data, memory, _, episodes = jax.tree.unflatten(whole := lanes_.chunk_like(self._world), range(whole.num_leaves))
@@ -69,6 +70,7 @@ class Stream(Crew):
         """A chunk has been learned from by what will be ``version`` + 1: there is room for another."""
         self.learned += 1
         self.staleness[version - chunk.version] += 1
+        self._ages[version - chunk.version] += 1
         self._free(chunk)
 
     def drop(self, chunk: Chunk) -> None:
@@ -107,6 +109,12 @@ class Stream(Crew):
         waiting = len(self._taken) + sum(count - hand.received for count, hand in zip(made, alive, strict=True))
         return {"produced": self.made + sum(made), "learned": self.learned, "buffered": 0, "in_flight": waiting, "dropped": self.dropped,
                 "lost": self.lost, "redone": 0, "restarts": self._restarts.total}
+
+    def timing(self) -> dict[str, Any]:
+        """As in step, and how many versions old the policies were that the last while's chunks came from."""
+        ages, self._ages = self._ages, Counter()
+        mean = sum(age * count for age, count in ages.items()) / max(1, ages.total())
+        return super().timing() | {"staleness": round(mean, 4), "most_stale": max(ages, default=0)}
 
     def rest(self) -> None:
         """Let workers go. What they had made and nobody learned from is dropped, and counted."""

@@ -166,10 +166,11 @@ class _Worker:
                 self._evaluate(message)
                 continue
             for index in message["lanes"]:
-                self._beat[3] = index
+                begun, self._beat[3] = time.monotonic_ns(), index
                 faultpoint.at("worker", "chunk")
                 loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
                                 deadline_s=self._deadline_s)
+                self._beat[5] += time.monotonic_ns() - begun
 
     def _run_freely(self) -> None:
         """Make chunks, lane by lane, as long as there is room for them."""
@@ -190,8 +191,8 @@ class _Worker:
             if not any(room.values()):
                 return self._close()
             index = min((lane for lane in room if room[lane]), key=lambda lane: seqs[lane])
+            begun, self._beat[3] = time.monotonic_ns(), index
             version, params = self._params.newest(self._deadline_s)
-            self._beat[3] = index
             faultpoint.at("worker", "chunk")
             if self._learner is None:
                 chunk = self.lanes[index].make(params, version, seqs[index])
@@ -201,6 +202,7 @@ class _Worker:
                 pushed = self._learner.push(params, chunk, self.lanes[index].lane)
                 self.put(chunk._replace(lane=index, data=pushed, memory=(), after=()), self._deadline_s)
             room[index], seqs[index] = room[index] - 1, seqs[index] + 1
+            self._beat[5] += time.monotonic_ns() - begun
 
     def _evaluate(self, message: dict[str, Any]) -> None:
         """Play some of an evaluation's episodes."""
