@@ -64,6 +64,7 @@ TASKS = {
     "acrobot": Task("acrobot", "Acrobot-v1", 500_000, -90.0, "SB3 −73.5 at 1M"),
     "pendulum": Task("pendulum", "Pendulum-v1", 200_000, -250.0, "SB3 −172 at 100k"),
     "a2c": Task("cartpole", "CartPole-v1", 500_000, 475.0, "SB3 500 at 500k", "a2c"),
+    "impala": Task("cartpole", "CartPole-v1", 500_000, 475.0, "–", "impala"),
     "reinforce": Task("cartpole", "CartPole-v1", 500_000, 450.0, "–", "reinforce"),
     "mountain_car_continuous": Task("mountain_car_continuous", "MountainCarContinuous-v0", 100_000, 90.0, "SB3 SAC 94.7 at 50k"),
     "lunar_lander": Task("", "LunarLander-v3", 1_000_000, 200.0, "SB3 242 at 1M"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shoal.algos.a2c import A2C
     from shoal.algos.ddpg import DDPG
     from shoal.algos.dqn import DQN
+    from shoal.algos.impala import IMPALA
     from shoal.algos.linear_q import LinearQ
     from shoal.algos.ppo import PPO
     from shoal.algos.qr_dqn import QRDQN
@@ -35,7 +36,8 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "MainLoop": "shoal.main_loop", "Callback": "shoal.callbacks", "PPO": "shoal.algos.ppo",
-    "A2C": "shoal.algos.a2c", "REINFORCE": "shoal.algos.reinforce", "RecurrentPPO": "shoal.algos.recurrent_ppo",
+    "A2C": "shoal.algos.a2c", "IMPALA": "shoal.algos.impala", "REINFORCE": "shoal.algos.reinforce",
+    "RecurrentPPO": "shoal.algos.recurrent_ppo",
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
     "Local": "shoal.runtime.local",
@@ -44,8 +46,8 @@ _LAZY = {
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop", "Processes",
-           "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
+__all__ = ["A2C", "DDPG", "DQN", "IMPALA", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop",
+           "Processes", "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

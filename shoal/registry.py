@@ -35,6 +35,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "ppo": "shoal.algos.ppo:PPO",
         "recurrent_ppo": "shoal.algos.recurrent_ppo:RecurrentPPO",
         "a2c": "shoal.algos.a2c:A2C",
+        "impala": "shoal.algos.impala:IMPALA",
         "reinforce": "shoal.algos.reinforce:REINFORCE",
         "dqn": "shoal.algos.dqn:DQN",
         "qr_dqn": "shoal.algos.qr_dqn:QRDQN",

@@ -6,22 +6,13 @@ halves, ``gradient`` and ``apply``, so that gradients may be made in one place a
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from shoal.algos.actor_critic import ActorCritic, Aim, State, policy_gradient, weights
-from shoal.ops import moments, returns
-from shoal.types import Array, Batch, Key, Metrics, Params, Updated, pytree
-
-
-class Aux(NamedTuple):
-    """What a gradient leaves for ``apply`` besides itself; small."""
-
-    returns: moments.Moments
-    observed: moments.Moments
-    metrics: Metrics
-    steps: Array  # [] int32: environment steps behind it
+from shoal.algos.actor_critic import ActorCritic, Aim, Aux, State, one_step, policy_gradient
+from shoal.ops import returns
+from shoal.types import Batch, Key, Params, Updated, pytree
 
 
 @pytree
@@ -57,7 +48,4 @@ class A2C(ActorCritic):
 
     def apply(self, state: State, grads: Params, aux: Aux) -> Updated:
         """The state one step further down ``grads``."""
-        _, rate, _ = self.scheduled(state, aux.steps)
-        moved, optimiser = self.step(weights(state.actor, state.critic), grads, state.optimiser, rate)
-        metrics = aux.metrics | {"learning_rate": rate, "gradient_steps": jnp.ones(())}
-        return Updated(self.moved(state, moved, optimiser, aux.observed, aux.returns), metrics, None)
+        return one_step(self, state, grads, aux)

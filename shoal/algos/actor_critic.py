@@ -15,7 +15,7 @@ from shoal import nets, optim
 from shoal.buffers.rollout import Rollout
 from shoal.ops import blocks, dists, losses, moments, returns, schedules
 from shoal.specs import Box, EnvSpec, num_features
-from shoal.types import Acted, Array, Batch, Fixed, Key, Memory, Metrics, Params, Role, Transition, Tree, pytree
+from shoal.types import Acted, Array, Batch, Fixed, Key, Memory, Metrics, Params, Role, Transition, Tree, Updated, pytree
 
 
 class Actor(eqx.Module):
@@ -76,6 +76,15 @@ class Rows(NamedTuple):
     advantage: Array
     target: Array
     share: Array
+
+
+class Aux(NamedTuple):
+    """What a gradient leaves for whoever applies it besides itself; small."""
+
+    returns: moments.Moments
+    observed: moments.Moments
+    metrics: Metrics
+    steps: Array  # [] int32: environment steps behind it
 
 
 @pytree
@@ -247,6 +256,20 @@ def with_weights(actor: Actor, net: nets.Net, log_std: Array) -> Actor:
 def flat(data: Transition, x: Array) -> Array:
     """[T, B, ...] → [R, ...]."""
     return x.reshape((-1,) + x.shape[data.reward.ndim:])
+
+
+def log_prob(actor: Actor, data: Transition, seen: Judged) -> Array:
+    """Of the actions taken, [R], by ``actor`` with the normaliser of its own, which may be older than the learner's."""
+    acted = flat(data, actor.features(data.obs)), seen.mask, seen.action
+    return blocks.map_rows(lambda r: actor.dist(r[0], r[1]).log_prob(r[2]), acted)
+
+
+def one_step(algorithm: ActorCritic, state: State, grads: Params, aux: Aux) -> Updated:
+    """The state one step further down ``grads``, wherever they were made."""
+    _, rate, _ = algorithm.scheduled(state, aux.steps)
+    moved, optimiser = algorithm.step(weights(state.actor, state.critic), grads, state.optimiser, rate)
+    metrics = aux.metrics | {"learning_rate": rate, "gradient_steps": jnp.ones(())}
+    return Updated(algorithm.moved(state, moved, optimiser, aux.observed, aux.returns), metrics, None)
 
 
 def policy_gradient(algorithm: ActorCritic, state: State, batch: Batch, seen: Judged, aim: Aim, key: Key, normalise: bool

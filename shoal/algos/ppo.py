@@ -2,7 +2,8 @@
 
 The policy takes several epochs of gradient steps on the data it just collected, held near the policy that collected it by a
 clipped objective.
-Schulman et al. (2017), "Proximal policy optimization algorithms", eqs. 7 and 9; advantages as in Schulman et al. (2016), eq. 16.
+Schulman et al. (2017), "Proximal policy optimization algorithms", eqs. 7 and 9; advantages as in Schulman et al. (2016), eq. 16, or, for
+data that an older policy made, as in Espeholt et al. (2018), section 4.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal.algos.actor_critic import Actor, ActorCritic, State, flat, weights, with_weights
+from shoal.algos.actor_critic import Actor, ActorCritic, State, flat, log_prob, weights, with_weights
 from shoal.ops import blocks, losses, moments, returns, schedules, shuffle
-from shoal.types import Array, Batch, Key, Metrics, Params, Tree, Updated, pytree
+from shoal.types import Array, Batch, Key, Metrics, Params, Transition, Tree, Updated, pytree
 
 
 class Rows(NamedTuple):
@@ -28,6 +29,15 @@ class Rows(NamedTuple):
     advantage: Array
     target: Array
     weight: Array
+    ratio: Array | None = None  # how much the action counts, where it is corrected for being another policy's
+
+
+class Estimates(NamedTuple):
+    """What a batch is to teach, [T, B]."""
+
+    advantage: Array
+    target: Array
+    ratio: Array | None  # what the advantage is multiplied by once it is normalised
 
 
 @pytree
@@ -50,12 +60,19 @@ class PPO(ActorCritic):
     """Stop the passes of an iteration once the policy has moved this far; inf for never."""
     normalise_advantage: bool = True
     """Give each minibatch's advantages zero mean and unit variance."""
+    correction: str = "none"
+    """What is done about data of an older policy: none, or vtrace for values and advantages of the policy as it is now."""
+    rho_bar: float = 1.0
+    """vtrace: the most a step counts for being likelier now than when it was made."""
+    c_bar: float = 1.0
+    """vtrace: the most a step counts for in the targets of those before it; at most rho_bar."""
 
     RANGES: ClassVar[dict] = {
         "num_epochs": (1, 10_000), "num_minibatches": (1, 1_000_000), "gae_lambda": (0, 1), "clip": (0, float("inf")),
         "value_clip": (0, float("inf")), "target_kl": (0, float("inf")),
+        "rho_bar": (0, float("inf")), "c_bar": (0, float("inf")),
     }
-    CHOICES: ClassVar[dict] = {"clip_schedule": ("constant", "linear", "cosine", "exponential")}
+    CHOICES: ClassVar[dict] = {"clip_schedule": ("constant", "linear", "cosine", "exponential"), "correction": ("none", "vtrace")}
 
     def update(self, state: State, batch: Batch, key: Key) -> Updated:
         """One iteration's epochs over ``batch`` [T, B, ...]; ``key`` shuffles."""
@@ -98,15 +115,26 @@ class PPO(ActorCritic):
     def _rows(self, state: State, batch: Batch) -> tuple[Rows, moments.Moments]:
         """Everything about the batch that stays fixed while the weights move."""
         data, seen = batch.data, self.judge(state, batch)
-        # the behaviour's own normaliser, in case it is older than the learner's
-        acted = flat(data, batch.behaviour.features(data.obs)), seen.mask, seen.action
-        log_prob = blocks.map_rows(lambda r: batch.behaviour.dist(r[0], r[1]).log_prob(r[2]), acted)
-        advantage = returns.gae(seen.reward, data.alive, data.last, seen.value, seen.next_value, self.discount, self.gae_lambda)
-        target = advantage + seen.value
+        held, log_ratio = log_prob(batch.behaviour, data, seen), None
+        if self.correction == "vtrace":  # held near the learner's own policy: how far it is from the behaviour is in the ratio
+            behaviour, held = held, log_prob(state.actor, data, seen)
+            log_ratio = (held - behaviour).reshape(data.reward.shape)
+        made = self.estimates(data, seen.reward, seen.value, seen.next_value, log_ratio)
+        columns = (flat(data, x) for x in (seen.value, made.advantage, made.target, data.valid))
+        rows = Rows(seen.features, seen.mask, seen.action, held, *columns)
+        return rows if made.ratio is None else rows._replace(ratio=flat(data, made.ratio)), seen.returns
+
+    def estimates(self, data: Transition, reward: Array, value: Array, next_value: Array, log_ratio: Array | None) -> Estimates:
+        """Advantages and targets; ``log_ratio`` [T, B], of the learner's policy to the behaviour's, where that is corrected."""
+        if log_ratio is None:
+            advantage, ratio = returns.gae(reward, data.alive, data.last, value, next_value, self.discount, self.gae_lambda), None
+            target = advantage + value
+        else:
+            target, advantage, ratio = returns.vtrace(reward, data.alive, data.last, value, next_value, log_ratio, self.discount,
+                                                      self.gae_lambda, rho_bar=self.rho_bar, c_bar=self.c_bar)
         if self.normalise_advantage:  # centred here, so that a minibatch needs one pass over its own
             advantage = losses.centred(advantage, data.valid)
-        columns = (flat(data, x) for x in (seen.value, advantage, target, data.valid))
-        return Rows(seen.features, seen.mask, seen.action, log_prob, *columns), seen.returns
+        return Estimates(advantage, target, ratio)
 
     def _gradient(self, moving: Params, actor: Actor, rows: Rows, keys: Array | None, clip: Array, bonus: Array
                   ) -> tuple[Params, Array]:
@@ -136,7 +164,8 @@ class PPO(ActorCritic):
                   ) -> tuple[Array, Array]:
         """The loss of rows, each counted by its ``share``, and metrics in the order of ``METRICS``."""
         log_ratio = log_prob - rows.log_prob
-        policy = losses.clipped_surrogate(log_ratio, rows.advantage, clip)
+        advantage = rows.advantage if rows.ratio is None else rows.ratio * rows.advantage
+        policy = losses.clipped_surrogate(log_ratio, advantage, clip)
         error = losses.clipped_value(value, rows.value, rows.target, self.value_clip)
         moved = jnp.abs(jnp.expm1(log_ratio)) > clip
         lines = jnp.stack([policy, error, entropy, losses.approximate_kl(log_ratio), moved.astype(jnp.float32)])

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal import nets, optim
 from shoal.algos.ppo import PPO
-from shoal.ops import blocks, dists, losses, moments, returns, schedules
+from shoal.ops import blocks, dists, moments, schedules
 from shoal.specs import Box, EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Tree, Updated, pytree
 
@@ -89,6 +89,7 @@ class Columns(NamedTuple):
     target: Array
     weight: Array
     memory: Array  # [B, 2, H]
+    ratio: Array | None = None
 
 
 @pytree
@@ -142,7 +143,7 @@ class RecurrentPPO(PPO):
 
     def _columns(self, state: Any, batch: Batch) -> tuple[Columns, moments.Moments]:
         """Everything about the batch that stays fixed while the weights move."""
-        data, behaviour = batch.data, batch.behaviour
+        data = batch.data
         x, mask = state.actor.features(data.obs), nets.mask_of(data.obs)
 
         def judge(memory: Array, given: Any) -> tuple[Array, tuple[Array, Array]]:
@@ -151,19 +152,22 @@ class RecurrentPPO(PPO):
             ahead = state.actor.net.recall(memory, following)
             return _forget(memory, last), (state.actor.net.judge(memory), state.actor.net.judge(ahead))
 
-        def recount(memory: Array, given: Any) -> tuple[Array, Array]:
-            x, mask, action, last = given
-            memory = behaviour.net.recall(memory, x)
-            return _forget(memory, last), behaviour.dist(behaviour.net, memory, mask).log_prob(action)
+        def log_prob(actor: Any) -> Array:
+            def recount(memory: Array, given: Any) -> tuple[Array, Array]:
+                x, mask, action, last = given
+                memory = actor.net.recall(memory, x)
+                return _forget(memory, last), actor.dist(actor.net, memory, mask).log_prob(action)
+
+            return _unroll(recount, batch.memory, (actor.features(data.obs), mask, data.action, data.last))[1]
 
         _, (value, next_value) = _unroll(judge, batch.memory, (x, state.actor.features(data.next_obs), data.last))
-        _, log_prob = _unroll(recount, batch.memory, (behaviour.features(data.obs), mask, data.action, data.last))
+        held, log_ratio = log_prob(batch.behaviour), None
+        if self.correction == "vtrace":
+            behaviour, held = held, log_prob(state.actor)
+            log_ratio = held - behaviour
         reward, seen = self.rewards(state, data, next_value)
-        advantage = returns.gae(reward, data.alive, data.last, value, next_value, self.discount, self.gae_lambda)
-        target = advantage + value
-        if self.normalise_advantage:
-            advantage = losses.centred(advantage, data.valid)
-        fixed = Columns(x, mask, data.action, data.last, log_prob, value, advantage, target, data.valid, data.valid)
+        made = self.estimates(data, reward, value, next_value, log_ratio)
+        fixed = Columns(x, mask, data.action, data.last, held, value, made.advantage, made.target, data.valid, data.valid, made.ratio)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), fixed)._replace(memory=batch.memory), seen
 
     def _column_gradient(self, net: RecurrentNet, actor: Any, columns: Columns, keys: Array | None, clip: Array, bonus: Array

@@ -72,12 +72,27 @@ class Chain:
         never = jnp.zeros((), bool)
         return after, Step(after, reward, never, never, {})
 
+    def values(self, right: Array, discount: float) -> np.ndarray:
+        """The discounted value of every place, [length], for going right with probability ``right`` [length]. Exact.
+
+        Of the process, which never ends: the limit is where we stop watching.
+        """
+        moves, reward = self._moves(np.asarray(right, np.float64))
+        return np.linalg.solve(np.eye(self.length) - discount * moves, reward)
+
+    def _moves(self, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How likely each place is after each, [length, length], and the mean reward there, for choosing right so often."""
+        place = np.arange(self.length)
+        happens = right * (1 - self.slip) + (1 - right) * self.slip
+        moves = np.zeros((self.length, self.length))
+        moves[place, np.minimum(place + 1, self.length - 1)] += happens
+        moves[place, 0] += 1 - happens
+        return moves, happens * np.where(place == self.length - 1, self.end_reward, 0.0) + (1 - happens) * self.back_reward
+
     def _mean_return(self, first_right: int) -> float:
         """Of going left before place ``first_right`` and right from there on."""
-        place = np.arange(self.length)
-        right = np.where(place >= first_right, 1 - self.slip, self.slip)
-        reward = right * np.where(place == self.length - 1, self.end_reward, 0.0) + (1 - right) * self.back_reward
+        moves, reward = self._moves((np.arange(self.length) >= first_right).astype(np.float64))
         value = np.zeros(self.length)
         for _ in range(self.limit):
-            value = reward + right * value[np.minimum(place + 1, self.length - 1)] + (1 - right) * value[0]
+            value = reward + moves @ value
         return float(value[0])

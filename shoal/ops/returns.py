@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -52,6 +54,31 @@ def gae(reward: Array, alive: Array, last: Array, value: Array, next_value: Arra
     """
     error = reward + discount * alive * next_value - value
     return _backward(error, discount * trace * (1.0 - last.astype(reward.dtype)))
+
+
+class Vtrace(NamedTuple):
+    """What V-trace makes of steps, [T, ...]; the policy gradient weighs an action by ``ratio * advantage``."""
+
+    target: Array  # v_s, of the value
+    advantage: Array  # r_s + γ v_{s+1} - V(x_s)
+    ratio: Array  # ρ_s: π / μ, at most rho_bar
+
+
+def vtrace(reward: Array, alive: Array, last: Array, value: Array, next_value: Array, log_ratio: Array, discount: Array, trace: Array, *,
+           rho_bar: Array, c_bar: Array) -> Vtrace:
+    """Value targets and advantages of one policy, π, from steps [T, ...] of another, μ. Espeholt et al. (2018), eq. 1 and section 4.2.
+
+    ``log_ratio`` is log π(a|x) - log μ(a|x). ``rho_bar`` decides whose value the targets lead to, from that of π (inf) to that of a policy
+    near μ; ``c_bar`` how fast. ``trace``, λ, is a factor of c, and of v_{s+1} - V(x_{s+1}) in the advantage: with π = μ and bars of at
+    least 1 both are those of ``gae``. Bootstraps with ``alive * next_value`` at every step and cuts the trace at ``last``.
+    """
+    ratio = jnp.exp(log_ratio)
+    rho, c = jnp.minimum(ratio, rho_bar), trace * jnp.minimum(ratio, c_bar)
+    error = reward + discount * alive * next_value - value
+    onward = discount * (1.0 - last.astype(reward.dtype))
+    gain = _backward(rho * error, onward * c)  # v_s - V(x_s)
+    later = jnp.concatenate([gain[1:], jnp.zeros_like(gain[:1])])
+    return Vtrace(value + gain, error + onward * trace * later, rho)
 
 
 def explained_variance(prediction: Array, target: Array, weight: Array) -> Array:

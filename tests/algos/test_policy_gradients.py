@@ -1,4 +1,4 @@
-"""A2C and REINFORCE against arithmetic done by hand, step by step in plain NumPy."""
+"""A2C, IMPALA and REINFORCE against arithmetic done by hand, step by step in plain NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shoal.algos.a2c import A2C
-from shoal.algos.actor_critic import weights
+from shoal.algos.actor_critic import weights, with_weights
+from shoal.algos.impala import IMPALA
 from shoal.algos.reinforce import REINFORCE
 from shoal.runtime.cut import on_device
 from shoal.specs import Box, Discrete, EnvSpec
@@ -85,8 +86,53 @@ def test_a2c_takes_the_step_of_its_equations():
     assert int(after.state.updates) == 1
 
 
-def test_a_gradient_applied_elsewhere_is_the_same_update():
-    agent, state, batch = prepared(dataclasses.replace(A2C(**COMMON), normalise_obs=True, normalise_reward=True))
+def aged(batch, size=0.5):
+    """The batch as if another policy had made it."""
+    actor, draw = batch.behaviour, np.random.default_rng(1)
+    net = jax.tree.map(lambda x: x + size * draw.normal(size=x.shape).astype(np.float32), actor.net)
+    return batch._replace(behaviour=with_weights(actor, net, actor.log_std))
+
+
+def chosen_log_prob(actor, batch):
+    log_probs = np.asarray(jax.nn.log_softmax(actor.net(jnp.asarray(batch.data.obs))))
+    return np.take_along_axis(log_probs, np.asarray(batch.data.action)[..., None], axis=-1)[..., 0]
+
+
+def vtrace_by_hand(batch, value, next_value, ratio, rho_bar, c_bar, discount=0.9):
+    """Targets, and what actions are weighed by, backwards from the end of the chunk."""
+    target, weight = np.zeros((6, 2)), np.zeros((6, 2))
+    rho, c = np.minimum(ratio, rho_bar), np.minimum(ratio, c_bar)
+    reward, alive = np.asarray(batch.data.reward), np.asarray(batch.data.alive)
+    for column in range(2):
+        for t in reversed(range(6)):
+            cut = LAST[t, column] or t == 5
+            beyond = alive[t, column] * next_value[t, column]
+            error = reward[t, column] + discount * beyond - value[t, column]
+            ahead = 0.0 if cut else target[t + 1, column] - value[t + 1, column]
+            target[t, column] = value[t, column] + rho[t, column] * error + discount * c[t, column] * ahead
+            after = beyond if cut else target[t + 1, column]
+            weight[t, column] = rho[t, column] * (reward[t, column] + discount * after - value[t, column])
+    return target, weight
+
+
+@pytest.mark.parametrize(("rho_bar", "c_bar"), [(1.0, 1.0), (2.0, 1.5)])
+def test_impala_takes_the_step_of_its_equations(rho_bar, c_bar):
+    agent, state, batch = prepared(IMPALA(**COMMON, rho_bar=rho_bar, c_bar=c_bar))
+    batch = aged(batch)
+    log_ratio = chosen_log_prob(state.actor, batch) - chosen_log_prob(batch.behaviour, batch)
+    assert log_ratio.min() < -0.1 and log_ratio.max() > np.log(2.0)  # some steps below the bars and some above
+    value, next_value = values(state, batch.data.obs), values(state, batch.data.next_obs)
+    target, weight = vtrace_by_hand(batch, value, next_value, np.exp(log_ratio), rho_bar, c_bar)
+    wanted = stepped(state, batch, weight, target, agent, np.full((6, 2), 1 / 12))
+    after = agent.update(state, batch, KEY)
+    assert_close(weights(after.state.actor, after.state.critic), wanted)
+    assert float(after.metrics["clip_fraction"]) == pytest.approx((np.exp(log_ratio) > rho_bar).mean())
+    assert float(after.metrics["approximate_kl"]) == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [A2C, IMPALA])
+def test_a_gradient_applied_elsewhere_is_the_same_update(kind):
+    agent, state, batch = prepared(dataclasses.replace(kind(**COMMON), normalise_obs=True, normalise_reward=True))
     whole = agent.update(state, batch, KEY)
     grads, aux = agent.gradient(state, batch, KEY)
     halves = agent.apply(state, grads, aux)

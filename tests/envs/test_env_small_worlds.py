@@ -229,6 +229,17 @@ def test_chain_optimum_counts_the_episode():
     assert Chain(end_reward=2.0).optimum == pytest.approx(effects_return(Chain(end_reward=2.0)))
 
 
+def test_chain_values_of_a_policy():
+    """Going right for certain without slip: by hand. Any other: what repeated backups of the enumerated steps come to."""
+    np.testing.assert_allclose(Chain(slip=0.0).values(np.ones(5), 0.5), [20 / 16, 20 / 8, 20 / 4, 20 / 2, 20.0])
+    env, right, value = Chain(), np.array([0.1, 0.9, 0.5, 0.3, 1.0]), np.zeros(5)
+    after, reward, alive, chance = effects(env)
+    likely = np.stack([1 - right, right], axis=1) @ chance
+    for _ in range(400):
+        value = (likely * (reward + 0.9 * alive * value[after])).sum(1)
+    np.testing.assert_allclose(env.values(right, 0.9), value, rtol=1e-6)
+
+
 def effects_return(env):
     """The best return of all stationary policies over the limit, one by one."""
     after, reward, _, chance = effects(env)

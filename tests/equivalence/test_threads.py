@@ -15,6 +15,7 @@ path, threads, which = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 from shoal.runtime.device import prepare
 prepare("cpu", threads)
 from shoal.algos.a2c import A2C
+from shoal.algos.impala import IMPALA
 from shoal.algos.ppo import PPO
 from shoal.algos.recurrent_ppo import RecurrentPPO
 from shoal.envs import make
@@ -28,6 +29,7 @@ from shoal.types import Limits
 agents = {
     "ppo": PPO(num_steps=32, num_epochs=2, num_minibatches=2, init_scheme="xavier", normalise_obs=True, normalise_reward=True),
     "a2c": A2C(num_steps=32, hidden=(64, 64), init_scheme="xavier"),
+    "impala": IMPALA(num_steps=32, hidden=(64, 64), init_scheme="xavier"),
     "recurrent_ppo": RecurrentPPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
     "cnn": PPO(num_steps=32, num_epochs=1, num_minibatches=2, init_scheme="xavier"),
 }
@@ -69,7 +71,7 @@ def test_same_bits_for_any_number_of_threads(path, counts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["recurrent_ppo", "a2c", "cnn"])
+@pytest.mark.parametrize("which", ["recurrent_ppo", "a2c", "impala", "cnn"])
 def test_same_bits_for_other_networks_and_algorithms(which):
     one, four = (run("fused", threads, which) for threads in (1, 4))
     assert one["moved"] > one["leaves"] // 2 and one["hash"] == four["hash"]

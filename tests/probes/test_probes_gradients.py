@@ -1,4 +1,4 @@
-"""A2C and REINFORCE solve every probe that they can, on both paths; those without a baseline cannot see past a time limit."""
+"""A2C, IMPALA and REINFORCE solve every probe that they can, on both paths; those without a baseline cannot see past a time limit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.algos.a2c import A2C
+from shoal.algos.impala import IMPALA
 from shoal.algos.reinforce import REINFORCE
 from shoal.testing.probes import PLAIN, Kind, expected
 from shoal.testing.solve import solve_probes
@@ -15,6 +16,7 @@ COMMON = {"discount": DISCOUNT, "hidden": (16,), "init_scheme": "xavier", "entro
           "learning_rate_schedule": "linear", "optimiser": "adam", "learning_rate": 2e-2, "num_steps": 16, "horizon": 16 * 8 * 150.0}
 AGENTS = {
     "a2c": A2C(**COMMON),
+    "impala": IMPALA(**COMMON),
     "baseline": REINFORCE(**COMMON),
     "reward_to_go": REINFORCE(**COMMON, weighting="reward_to_go"),
     "total": REINFORCE(**COMMON, weighting="total"),
