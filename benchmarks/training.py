@@ -34,13 +34,14 @@ def _runtime() -> Any:
 
 
 def train(env: str, path: str, steps: int, seeds: list[int], algo: str = "ppo", **overrides: Any) -> Iterator[dict[str, Any]]:
-    """The results of ``shoal train ALGO ENV --path … --steps … --seed …`` for each seed, one after the other."""
+    """The results of ``shoal train ALGO ENV --path … --steps … --seed …`` for each seed in turn; 0 steps: as the preset says."""
     import shoal
     from shoal import config, registry
 
-    runtime = _runtime()
+    runtime = overrides.get("runtime") or _runtime()
+    budget = {"steps": steps} if steps else {}
     for seed in seeds:
-        plan, _ = config.resolve({"algo": algo, "env": env, "path": path, "steps": steps, "seed": seed, **overrides})
+        plan, _ = config.resolve({"algo": algo, "env": env, "path": path, "seed": seed, **budget, **overrides})
         settings = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)
                     if f.name not in ("algo", "env", "team", "runtime", "algorithm")}
         with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from benchmarks import table, training
+from benchmarks import asynchronous, table, training
+from shoal import config
 
 _SMALL = {"num_envs": 8, "num_steps": 16, "hidden": (8,), "num_epochs": 1, "num_minibatches": 1, "eval_episodes": 4}
 
@@ -48,3 +49,13 @@ def test_the_gpu_part_runs_without_gymnasium_rich_or_safetensors():
     found = json.loads(_run("-c", _WITHOUT).splitlines()[-1])
     assert (found["num_envs"], found["num_steps"], len(found["samples"])) == (16, 8, 2)
     assert found["steps_per_s"] > 0 and found["compile_s"] > 0
+
+
+def test_a_row_of_runs_that_wait_for_nobody():
+    results = [{"eval_return": score, "steps": 1000, "staleness": {"1": 3, "4": 1}, "ledger": {"dropped": 2}} for score in (500.0, 470.0)]
+    row = asynchronous.row("A3C", 2, results)
+    assert (row["mean"], row["mean age"], row["dropped"], row["met"]) == ("485.0", "1.8", "4", "yes")
+    assert tuple(row) == asynchronous.COLUMNS
+    assert asynchronous.row("A3C", 2, results[1:])["met"] == "no"
+    for plan in asynchronous.PLANS.values():  # each names a preset that there is
+        assert config.resolve({"algo": plan.algo, "env": asynchronous.ENV, "preset": plan.preset})[0].mode == "async"
