@@ -26,6 +26,7 @@ commands:
   train ALGO ENV    train a policy, e.g. `shoal train ppo cartpole`
   resume DIR        continue a run exactly where it stopped
   eval DIR          score the final policy of a run
+  trace DIR         where the time of a run went
   list WHAT         what there is: envs, algos or runtimes
   check-env ENV     whether an environment keeps its side, and what shoal does where it does not
   doctor            versions, devices, extras, and the command that adds what is missing
@@ -59,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "list": _list,
+    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "trace": _trace, "list": _list,
                                                           "check-env": _check_env, "doctor": _doctor}
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _say(_HELP.rstrip())
@@ -174,6 +175,22 @@ def _about(shown: dict[str, Any]) -> str:
     ending = "" if shown["over"] else " (cut: --max-frames)"
     where = f"; written to {shown['path']}" if shown["path"] else ""
     return f"return {_number(shown['episode_return'])} in {shown['length']} steps{ending}; {shown['frames']} frames{where}"
+
+
+def _trace(argv: list[str]) -> int:
+    parser = flags.trace_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if not names:
+        raise ConfigError("trace: which run? e.g. `shoal trace runs/…`")
+    from shoal.monitor import timeline
+
+    spans = timeline.read(Path(names[0]))
+    path, found = timeline.draw(Path(names[0]), spans), timeline.shares(spans)
+    if given.get("json", False):
+        return _say(_as_json({"path": str(path), "shares": [share._asdict() for share in found]}))
+    return _say("\n".join([*timeline.lines(found), f"timeline: {path}"]))
 
 
 def _list(argv: list[str]) -> int:

@@ -169,6 +169,13 @@ def doctor_parser() -> Parser:
     return parser
 
 
+def trace_parser() -> Parser:
+    parser = Parser("shoal trace DIR [flags]", "Where the time of a run went, from the timeline that `shoal train … --trace` writes; and "
+                    "DIR/trace.json, which trace viewers (ui.perfetto.dev, chrome://tracing) open.")
+    parser.add_argument_group("output").add_argument("--json", action="store_true", help="One JSON object instead of a table.")
+    return parser
+
+
 def find_algo(argv: list[str]) -> tuple[str | None, str | None, list[str]]:
     """Algorithm, config file and plugins named in ``argv``, before the flags of that algorithm are known."""
     given, names, unknown = train_parser(registry.names("algo")).split(argv)

@@ -125,7 +125,7 @@ class MainLoop:
         stack.callback(self._engine.rest)
         self._begun = time.perf_counter()
         if first:
-            self._engine.settle(self.folder, self._progress.warn, lambda: bool(self._signals.received))
+            self._engine.settle(self.folder, self._progress.warn, lambda: bool(self._signals.received), self.plan.trace)
             self._init()
             self._resume(inexact)
         self._metrics, self._timing = JsonlSink(self.folder / METRICS), JsonlSink(self.folder / TIMING, mend=True)

@@ -54,6 +54,8 @@ class Plan:
     """0: learn from what the newest policy did; 1: from what the one before did, while the newest acts: both sides work at once."""
     step_timeout_s: float = 60.0
     """A worker that gives no sign of life for so long, in one step or reset of its environment, is ended and started again."""
+    trace: bool = False
+    """Write a timeline of every process; `shoal trace DIR` says where the time went and makes a file that trace viewers open."""
     max_restarts: int = 0
     """Stop the run after this many restarts of workers (0: no such limit)."""
     device: str = "auto"
@@ -172,7 +174,7 @@ def check_horizon(plan: Plan) -> None:
 
 
 _MAY_CHANGE = ("steps", "episodes", "minutes", "target_return", "patience", "path", "runtime", "workers",
-               "step_timeout_s", "max_restarts", "max_staleness", "device", "threads", "eval_every",
+               "step_timeout_s", "trace", "max_restarts", "max_staleness", "device", "threads", "eval_every",
                "eval_episodes", "checkpoint_every", "keep", "log_every", "preset", "plugins", "algorithm", "env_options")
 
 

@@ -43,8 +43,10 @@ class Fused:
         ranks = np.repeat(np.arange(self.num_lanes) / self.num_lanes, lane_envs)
         self._role = lane.role(ranks, num_envs)
 
-    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]) -> None:
-        """Nothing is written, waited for or mended."""
+    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool], trace: bool) -> None:
+        """Nothing is waited for or mended, and one program has no timeline of its own: see ``jax.profiler``."""
+        if trace:
+            warn_fn("--trace shows processes, and a fused run is one program: nothing is written; try --path ported")
 
     def init(self, seed: int) -> None:
         self.root, self._refused = rng.root(seed), 0

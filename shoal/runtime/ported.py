@@ -22,6 +22,7 @@ from shoal.ops import serial
 from shoal.runtime.apart import Apart
 from shoal.runtime.cut import ends, on_device, watch
 from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors, tried
+from shoal.runtime.trace import FOLDER, OFF, Trace
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
@@ -169,14 +170,17 @@ class Ported:
         self._state_shape: Any = None
         self.scratch: Path | None = None  # a folder for a buffer in files
         self.logs: Path | None = None  # and one for what workers print
+        self.trace = OFF
         self.warn_fn: Callable[[str], None] = warnings.warn  # hears of what went wrong and was mended
         self.stop_fn: Callable[[], bool] = bool  # a wait is given up where it says so
 
     # set-up
 
-    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]) -> None:
-        """Be told of the run folder, whom to tell what went wrong and was mended, and whom to ask whether the run is to stop."""
+    def settle(self, folder: Path, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool], trace: bool) -> None:
+        """Be told of the run folder, whom to tell what went wrong and was mended, whom to ask whether the run is to stop, and whether to
+        write a timeline."""
         self.scratch, self.logs, self.warn_fn, self.stop_fn = folder / "replay", folder / "logs", warn_fn, stop_fn
+        self.trace = Trace(folder / FOLDER) if trace else OFF
 
     def init(self, seed: int) -> None:
         self.seed, self.root, self._refused, self._iteration, self._asked = seed, rng.root(seed), 0, 0, -1
@@ -228,16 +232,22 @@ class Ported:
         """Have chunk ``seq`` of every lane made, once."""
         if self._asked < seq:
             self._asked = seq
-            self._crew.ask(seq, self._deadline_s)
+            with self.trace.span("ask", seq=seq):  # where lanes are in this process, they are made here
+                self._crew.ask(seq, self._deadline_s)
 
     def publish(self, version: int, params: Params, deadline_s: float) -> None:
         self._params.publish(version, params, deadline_s)
-        self._crew.publish(version, params, deadline_s)
+        with self.trace.span("publish", version=version):
+            self._crew.publish(version, params, deadline_s)
 
     def update(self, chunks: list[Chunk], iteration: int, lane: Any = None) -> Params:
         """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be; or from one lane's."""
         if self._crew.overlaps:
             self._ask(iteration + 1)
+        with self.trace.span("update", iteration=iteration):
+            return self._updated(chunks, iteration, lane)
+
+    def _updated(self, chunks: list[Chunk], iteration: int, lane: Any) -> Params:
         data, episodes = beside([c.data for c in chunks], 1), beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
         if self._apart is not None:
@@ -323,6 +333,10 @@ class Ported:
         return self._whole(self._params.versions[self._iteration])
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
+        with self.trace.span("evaluate", episodes=episodes):
+            return self._evaluate(episodes, greedy)
+
+    def _evaluate(self, episodes: int, greedy: bool) -> Scores:
         if self.env is not None:
             return evaluate_compiled(self.algorithm, self.env, self.policy(), self.root, episodes, greedy)
         if self._vector is not None:
@@ -356,6 +370,7 @@ class Ported:
         if self._crew is not None:
             self._crew.rest()
             self._asked = self._iteration - 1
+        self.trace.flush()
 
     def staleness(self) -> dict[str, int]:
         """How many chunks were learned from a policy so many versions old; in step, all of them are of the lag's age."""

@@ -21,6 +21,7 @@ from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World, beside, from_tensors, part, to_tensors
 from shoal.runtime.ported import Interrupted
+from shoal.runtime.trace import OFF, Trace
 from shoal.runtime.wire import Gone, Layout, Pages
 from shoal.scoring import joined, waves
 from shoal.tensors import filled, named
@@ -37,10 +38,10 @@ class Crew:
     staleness: Any = {}  # none is counted
 
     def __init__(self, world: World, params: ParamSource, lag: int, *, told: dict[str, Any], workers: int, step_timeout_s: float,
-                 max_restarts: int, logs: Path | None, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool]):
+                 max_restarts: int, logs: Path | None, warn_fn: Callable[[str], None], stop_fn: Callable[[], bool], trace: Trace = OFF):
         self._world, self._params, self._lag, self.overlaps, self.workers = world, params, lag, lag > 0, workers
         self._told, self._timeout_s, self._warn, self._asked_to_stop = told, step_timeout_s, warn_fn, stop_fn
-        self._restarts = supervise.Restarts(max_restarts)
+        self._restarts, self._trace = supervise.Restarts(max_restarts), trace
         share = [tuple(range(i, world.num_lanes, workers)) for i in range(workers)]
         self.hands = [Hand(i, mine, logs / f"worker-{i}.log" if logs else None) for i, mine in enumerate(share)]
         self._of = {index: hand for hand in self.hands for index in hand.lanes}
@@ -178,11 +179,16 @@ class Crew:
             hand.ask(seq, set(hand.lanes))
 
     def take(self, deadline_s: float) -> Chunk:
+        if not self._taken:
+            with self._trace.span("wait"):
+                self._await_chunk()
+        return self._taken.popleft()
+
+    def _await_chunk(self) -> None:
         while not self._taken:
             self._wait(0.2)
             if not self._taken and self._asked_to_stop():
                 raise Interrupted
-        return self._taken.popleft()
 
     # evaluation
 

@@ -22,6 +22,7 @@ from shoal.runtime.ported import Here, Ported
 from shoal.runtime.process import Crew
 from shoal.runtime.serving import Pushes, Serving
 from shoal.runtime.stream import Stream
+from shoal.runtime.trace import FOLDER
 from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Env, HostEnv, ParamSource
 
@@ -59,9 +60,11 @@ class Processes:
             workers = wanted(plan.workers, world, made.warn_fn, least=int(free))
             if not workers:
                 return Here(world, params, lag)
+            if plan.trace and made.logs is not None:
+                told["trace"] = str(made.logs.with_name(FOLDER).absolute())
             return (Pushes if serves else Stream if free else Crew)(
                 world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s, max_restarts=plan.max_restarts,
-                logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn)
+                logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn, trace=made.trace)
 
         sizes: dict[str, Any] = {"num_envs": plan.num_envs, "lane_envs": plan.lane_size, "stream_episodes": stream_episodes,
                                  "crew_fn": crew}

@@ -137,7 +137,8 @@ class Serving(Flowing):
         while self._iteration - push.version > self._max_staleness:
             self._crew.drop(push)
             push = self._crew.take(self._deadline_s)
-        self._leaves, metrics, counts = self._apply(self._numbers, self._leaves, push.data, push.episodes)
+        with self.trace.span("update", iteration=self._iteration):
+            self._leaves, metrics, counts = self._apply(self._numbers, self._leaves, push.data, push.episodes)
         self._tree = None
         ((names, floats),) = metrics.items()
         *given, return_sum, mean_return = np.asarray(floats).tolist()
@@ -148,6 +149,7 @@ class Serving(Flowing):
         self._iteration += 1
         learner = jax.tree.leaves(self._state.desk.learner)
         self._params.versions = {self._iteration: learner}
-        self._crew.publish(self._iteration, learner, self._deadline_s)
+        with self.trace.span("publish", version=self._iteration):
+            self._crew.publish(self._iteration, learner, self._deadline_s)
         self._crew.used(push, self._iteration - 1)
         return self._last

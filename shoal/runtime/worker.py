@@ -104,6 +104,7 @@ class _Params:
 class _Worker:
     def __init__(self, line: Any, plan: dict[str, Any]):
         from shoal.runtime import device
+        from shoal.runtime.trace import Trace
         from shoal.runtime.wire import Pages, Slots
 
         self._line, self._lag, self._deadline_s = line, int(plan["lag"]), float(plan["deadline_s"])
@@ -116,7 +117,9 @@ class _Worker:
         self._slots = Slots(Pages(fd=plan["chunks_fd"]))
         self._layouts: dict[int, tuple[Any, int]] = {}
         self._params = _Params(plan["params"])
-        self._open(plan)
+        self._trace = Trace(plan.get("trace"), "worker", plan["index"], plan["life"])
+        with self._trace.span("start"):
+            self._open(plan)
 
     def _open(self, plan: dict[str, Any]) -> None:
         """Make the lanes, and bring them to where the driver says they stand."""
@@ -163,13 +166,15 @@ class _Worker:
             if message is None or message["is"] == "end":
                 return self._close()
             if message["is"] == "evaluate":
-                self._evaluate(message)
+                with self._trace.span("evaluate"):
+                    self._evaluate(message)
                 continue
             for index in message["lanes"]:
                 begun, self._beat[3] = time.monotonic_ns(), index
                 faultpoint.at("worker", "chunk")
-                loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
-                                deadline_s=self._deadline_s)
+                with self._trace.span("chunk", lane=index, seq=message["seq"]):
+                    loops.run_actor(self.lanes[index], self._params, self, first=message["seq"], count=1, lag=self._lag,
+                                    deadline_s=self._deadline_s)
                 self._beat[5] += time.monotonic_ns() - begun
 
     def _run_freely(self) -> None:
@@ -184,7 +189,8 @@ class _Worker:
                 if message["is"] == "end":
                     return self._close()
                 if message["is"] == "evaluate":
-                    self._evaluate(message)
+                    with self._trace.span("evaluate"):
+                        self._evaluate(message)
                 else:
                     room[message["lane"]] += 1
                 continue
@@ -194,15 +200,19 @@ class _Worker:
             begun, self._beat[3] = time.monotonic_ns(), index
             version, params = self._params.newest(self._deadline_s)
             faultpoint.at("worker", "chunk")
-            if self._learner is None:
-                chunk = self.lanes[index].make(params, version, seqs[index])
-                self.put(chunk._replace(lane=index, after=()), self._deadline_s)
-            else:
-                chunk = self.lanes[index].make(self._learner.policy(params), version, seqs[index])
-                pushed = self._learner.push(params, chunk, self.lanes[index].lane)
-                self.put(chunk._replace(lane=index, data=pushed, memory=(), after=()), self._deadline_s)
+            with self._trace.span("chunk", lane=index, seq=seqs[index], version=version):
+                self._make_freely(index, params, version, seqs[index])
             room[index], seqs[index] = room[index] - 1, seqs[index] + 1
             self._beat[5] += time.monotonic_ns() - begun
+
+    def _make_freely(self, index: int, params: Any, version: int, seq: int) -> None:
+        """One chunk, or what was learned from it."""
+        actor = self.lanes[index]
+        if self._learner is None:
+            return self.put(actor.make(params, version, seq)._replace(lane=index, after=()), self._deadline_s)
+        chunk = actor.make(self._learner.policy(params), version, seq)
+        pushed = self._learner.push(params, chunk, actor.lane)
+        return self.put(chunk._replace(lane=index, data=pushed, memory=(), after=()), self._deadline_s)
 
     def _evaluate(self, message: dict[str, Any]) -> None:
         """Play some of an evaluation's episodes."""
@@ -241,6 +251,7 @@ class _Worker:
     def _close(self) -> None:
         from shoal.host_lane import CLOSE
 
+        self._trace.close()
         for index, actor in self.lanes.items():
             self._beat[2], self._beat[3] = CLOSE, index
             actor.close()
