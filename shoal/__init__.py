@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shoal.main_loop import MainLoop
     from shoal.runtime.local import Local
     from shoal.runtime.processes import Processes
+    from shoal.runtime.threads import Threads
 
 __version__ = "0.1.0"
 
@@ -41,13 +42,14 @@ _LAZY = {
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
     "Local": "shoal.runtime.local",
-    "Processes": "shoal.runtime.processes",
+    "Processes": "shoal.runtime.processes", "Threads": "shoal.runtime.threads",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
 __all__ = ["A2C", "DDPG", "DQN", "IMPALA", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop",
-           "Processes", "RecurrentPPO", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team", "train"]
+           "Processes", "RecurrentPPO", "Threads", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team",
+           "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -106,8 +106,9 @@ class Here:
         made = iterations * len(self.lanes)
         return {"produced": made, "learned": made} | dict.fromkeys(flow.LEDGER[2:], 0)
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """Nothing: lanes take no time while they are not asked."""
+        return False
 
     def close(self) -> None:
         for actor in self.lanes:
@@ -367,8 +368,7 @@ class Ported:
 
     def rest(self) -> None:
         """Nothing is to do for now: let go of what is not needed for that."""
-        if self._crew is not None:
-            self._crew.rest()
+        if self._crew is not None and self._crew.rest():  # it has forgotten what it was asked for
             self._asked = self._iteration - 1
         self.trace.flush()
 

@@ -261,14 +261,15 @@ class Crew:
         return {"produced": self.learned + waiting + made, "learned": self.learned, "buffered": 0, "in_flight": waiting + made,
                 "dropped": 0, "lost": 0, "redone": sum(hand.redone for hand in self.hands), "restarts": self._restarts.total}
 
-    def rest(self) -> None:
-        """Let workers go until there is something to do; where lanes stand is known."""
+    def rest(self) -> bool:
+        """Let workers go until there is something to do; where lanes stand is known. What they were asked for is forgotten."""
         for hand in self.hands:
             hand.owed.clear()
             hand.plays.clear()
         self.close()
         self._taken.clear()
         self._next = {}
+        return True
 
     def close(self) -> None:
         for hand in self.hands:

@@ -111,9 +111,9 @@ def wanted(wish: str, world: World, warn_fn: Callable[[str], None], least: int =
             warn_fn(f"workers = {wish} do not fit into memory: {fitting} are used")
         return min(int(wish), fitting)
     step_s = 0.0 if world.env is not None else within(_TRIAL_S, lambda: step_cost(world), 1.0)
-    workers = chosen(world.num_lanes, _cores(), fitting, step_s)
+    workers = chosen(world.num_lanes, num_cores(), fitting, step_s)
     if least and not workers:
-        return max(least, min(world.num_lanes, _cores(), fitting))
+        return max(least, min(world.num_lanes, num_cores(), fitting))
     if not workers:
         what = "its environment is compiled" if world.env is not None else f"a step takes {step_s * 1e6:.0f} µs"
         warn_fn(f"workers = auto: none, {what}; --workers N starts them all the same")
@@ -158,7 +158,8 @@ def step_cost(world: World) -> float:
     return float(np.median(times))
 
 
-def _cores() -> int:
+def num_cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

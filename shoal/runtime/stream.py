@@ -116,7 +116,7 @@ class Stream(Crew):
         mean = sum(age * count for age, count in ages.items()) / max(1, ages.total())
         return super().timing() | {"staleness": round(mean, 4), "most_stale": max(ages, default=0)}
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """Let workers go. What they had made and nobody learned from is dropped, and counted."""
         for hand in self.hands:
             if hand.process is not None:
@@ -124,5 +124,5 @@ class Stream(Crew):
                 self.made, self.dropped, hand.received = self.made + made, self.dropped + made - hand.received, made
         self.dropped += len(self._taken)
         self._waiting.clear()
-        super().rest()
+        return super().rest()
 

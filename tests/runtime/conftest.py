@@ -47,12 +47,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     warn = Progress.warn
     monkeypatch.setattr(Progress, "warn", lambda self, text: (said.append(text), warn(self, text))[1])
 
-    def train(env: str = "troubled", agent: Any = None, workers: int = 0, **settings: Any) -> Done:
+    def train(env: str = "troubled", agent: Any = None, workers: int = 0, runtime: Any = shoal.Processes, **settings: Any) -> Done:
         said.clear()
         given = {"num_envs": 8, "lane_envs": 2, "seed": 5, "eval_episodes": 4, "checkpoint_every": "0", "steps": 640, "path": "ported",
                  "plugins": ("troubled_worlds",), "out": tmp_path / f"run{len(os.listdir(tmp_path))}"} | settings
-        runtime = shoal.Processes(workers) if workers else "local"
-        loop = MainLoop(env, agent or small(), runtime=runtime, resume=(Path(given["out"]) / "config.toml").exists(), **given)
+        where, resume = runtime(workers) if workers else "local", (Path(given["out"]) / "config.toml").exists()
+        loop = MainLoop(env, agent or small(), runtime=where, resume=resume, **given)
         try:
             result = loop.run()
         finally:

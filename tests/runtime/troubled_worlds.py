@@ -60,6 +60,8 @@ class Troubled:
             os.kill(os.getpid(), signal.SIGSTOP)
         if self._due("hang"):
             time.sleep(3600)
+        if self._due("nap"):
+            time.sleep(2.0)
         if self._due("memory"):
             raise MemoryError("that was the last of it")
         obs, reward = self._obs(), float(self.sum)
