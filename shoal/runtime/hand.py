@@ -23,6 +23,8 @@ _CLOSE_S = 5.0  # for closing environments at the end of a run
 class Hand:
     """Starts a worker, speaks with it, and says what became of it."""
 
+    module = "shoal.runtime.worker"
+
     def __init__(self, index: int, lanes: tuple[int, ...], log: Path | None):
         self.index, self.lanes, self._log = index, lanes, log
         self.life, self.ready, self.seq, self.received, self.redone = 0, False, -1, 0, 0
@@ -53,7 +55,7 @@ class Hand:
             log.flush()
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "shoal.runtime.worker", str(theirs.fileno())], pass_fds=(*own, *fds), env=env,
+                [sys.executable, "-P", "-m", self.module, str(theirs.fileno())], pass_fds=(*own, *fds), env=env,
                 stdin=subprocess.DEVNULL, stdout=log if log else 2, stderr=log, start_new_session=True)
         finally:
             theirs.close()
