@@ -30,7 +30,7 @@ train: $(READY)
 # with another's, but scores, numbers and words, with the least effort (level 0): half the time. verify, chaos and bench compile as users do.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
 QUICK := $(addprefix tests/,cli config corpora docs monitor probes style $(patsubst %,algos/test_%.py,correction dqn dqn_linear policy_gradients ppo \
-	recurrent sac td3 vtrace_fixed_point))
+	recurrent sac td3))
 
 test: $(READY) lint
 	XLA_FLAGS=--xla_backend_optimization_level=1 $(PYTEST) tests $(addprefix --ignore=,$(QUICK))
