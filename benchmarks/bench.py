@@ -1,6 +1,6 @@
 """Speed against peers in the same run, into ``docs/speed.md``.
 
-``python -m benchmarks.bench [ported|fused|dqn|dqn_fused|sac|replay|threads|recompile|all …]``.
+``python -m benchmarks.bench [ported|fused|dqn|dqn_fused|sac|replay|threads|recompile|burning|spread|lag|all …]``.
 
 Every contestant is a process of its own that has warmed up and waits; they are asked for samples in turn, A B A B, so that
 neither compilation nor the machine's drift enters a ratio; see ``contest``.
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import off_policy, peers, table
+from benchmarks import off_policy, peers, spread, table
 from benchmarks.contest import PAGE, START, START_S, Work, Worker, close, record, rounds, row
 
 CHECKS = ("check", "found", "wanted", "met", "commit", "date")
@@ -143,7 +143,8 @@ def _put_checks(rows: list[dict[str, str]]) -> bool:
 
 
 PARTS = {"ported": bench_ported, "fused": bench_fused, "dqn": off_policy.bench_dqn, "dqn_fused": off_policy.bench_dqn_fused,
-         "sac": off_policy.bench_sac, "replay": off_policy.bench_replay, "threads": bench_threads, "recompile": bench_recompile}
+         "sac": off_policy.bench_sac, "replay": off_policy.bench_replay, "threads": bench_threads, "recompile": bench_recompile,
+         "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -21,6 +21,9 @@ def settings() -> argparse.Namespace:
     parser.add_argument("--num-minibatches", type=int, default=4)
     parser.add_argument("--threads", type=int, default=0, help="0: the library's own choice")
     parser.add_argument("--path", default="")
+    parser.add_argument("--env", default="", help="instead of the work's own")
+    parser.add_argument("--workers", type=int, default=0, help="processes that environments are spread over; 0: none")
+    parser.add_argument("--lag", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3.0, help="least length of a sample")
     return parser.parse_args()
 

@@ -1,4 +1,5 @@
-"""PPO, DQN or SAC of Stable-Baselines3, or with ``--path sbx`` of SBX, on Gymnasium's tasks: one process, environments in it."""
+"""PPO, DQN or SAC of Stable-Baselines3, or with ``--path sbx`` of SBX, on Gymnasium's tasks: one process, environments in it, or with
+``--path subproc`` in a process each."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from benchmarks.workers import protocol
 
 def _model(given: Any) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
 
     if given.path == "sbx":
         import sbx as library
@@ -22,7 +23,11 @@ def _model(given: Any) -> Any:
         from torch.nn import Tanh as tanh
 
         torch.set_num_threads(given.threads or torch.get_num_threads())
-    env = make_vec_env("Pendulum-v1" if given.work == "sac" else "CartPole-v1", given.num_envs, seed=0, vec_env_cls=DummyVecEnv)
+    if given.env:
+        from benchmarks.workers.burning import Burning as name  # its processes make it by its class
+    else:
+        name = "Pendulum-v1" if given.work == "sac" else "CartPole-v1"
+    env = make_vec_env(name, given.num_envs, seed=0, vec_env_cls=SubprocVecEnv if given.path == "subproc" else DummyVecEnv)
     same: dict[str, Any] = {"gamma": 0.99, "seed": 0, "device": "cpu"}
     if given.work == "dqn":  # an update for every 10 steps of all environments together; both sides act alike, by a fixed epsilon
         return library.DQN("MlpPolicy", env, learning_rate=2.5e-4, buffer_size=10_000, learning_starts=1_000, batch_size=128, tau=1.0,

@@ -81,16 +81,16 @@ def main() -> None:
 
     begun = time.perf_counter()
 
-    class Gated(shoal.Local):
-        def engine(self, *args: Any, **settings: Any) -> Any:
-            return Gate(super().engine(*args, **settings), given.seconds, begun)
-
-    env = "Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1"
+    runtime: Any = shoal.Processes(given.workers) if given.workers else shoal.Local()
+    make_fn = runtime.engine
+    runtime.engine = lambda *args, **settings: Gate(make_fn(*args, **settings), given.seconds, begun)
+    env = given.env or "Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1"
     log_every = max(given.num_envs * given.num_steps, _BUDGET[given.path] // 500)
     with tempfile.TemporaryDirectory() as folder:
-        loop = shoal.MainLoop(env, _agent(given), runtime=Gated(), path=given.path, num_envs=given.num_envs,
+        loop = shoal.MainLoop(env, _agent(given), runtime=runtime, path=given.path, num_envs=given.num_envs, lag=given.lag,
                               lane_envs=min(given.num_envs, 8) if given.num_envs % 8 == 0 else given.num_envs, threads=given.threads or 1,
-                              device="cpu", log_every=log_every, out=Path(folder) / "run")
+                              device="cpu", log_every=log_every, out=Path(folder) / "run",
+                              plugins=("benchmarks.workers.burning",) if given.env else ())
         try:
             loop.run(steps=10**12)
         except StopIteration:

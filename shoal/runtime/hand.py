@@ -17,8 +17,6 @@ from shoal.host_lane import CLOSE, PLAY, RESET
 from shoal.runtime import supervise
 from shoal.runtime.wire import Gone, Layout, Line, Pages
 
-_CLOSE_S = 5.0  # for closing environments at the end of a run
-
 
 class Hand:
     """Starts a worker, speaks with it, and says what became of it."""
@@ -57,13 +55,18 @@ class Hand:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", self.module, str(theirs.fileno())], pass_fds=(*own, *fds), env=env,
                 stdin=subprocess.DEVNULL, stdout=log if log else 2, stderr=log, start_new_session=True)
+        except OSError:
+            self._release()
+            ours.close()
+            raise
         finally:
             theirs.close()
             if log:
                 log.close()
         self.line = Line(ours)
-        self.line.send(plan | {"driver": os.getpid(), "index": self.index, "life": self.life, "lanes": list(self.lanes),
-                               "chunks_fd": self.chunks.fd, "beat_fd": self._beats.fd, "state_fd": state.fd if state else -1}, 10.0)
+        with contextlib.suppress(Gone, DeadlineError):  # what reads from it will find out
+            self.line.send(plan | {"driver": os.getpid(), "index": self.index, "life": self.life, "lanes": list(self.lanes),
+                                   "chunks_fd": self.chunks.fd, "beat_fd": self._beats.fd, "state_fd": state.fd if state else -1}, 10.0)
 
     @property
     def place(self) -> supervise.Place:
@@ -80,22 +83,26 @@ class Hand:
         status = process.wait()
         self.redone += len(self.owed)
         self.line.close()
-        self.beat = self.beat.copy()  # nothing may hold on to shared memory
+        self._release()
+        return status
+
+    def _release(self) -> None:
+        """Let go of shared memory."""
+        self.beat = self.beat.copy()
         for pages in (self.chunks, self._beats):
             pages.close()
         self.chunks = self._beats = None
-        return status
 
     def end(self) -> None:
         """Ask it to close its environments and leave."""
         with contextlib.suppress(Gone, DeadlineError):  # it will be ended another way
             self.line.send({"is": "end"}, 0.1)
 
-    def left(self) -> None:
-        """Wait until it has left, or end it."""
+    def left(self, until: float) -> None:
+        """Wait until it has left, at most ``until`` some moment, and end it then."""
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_CLOSE_S)
+                self.process.wait(max(0.0, until - time.monotonic()))
         self.stop()
 
     # work

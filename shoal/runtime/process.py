@@ -28,6 +28,7 @@ from shoal.tensors import filled, named
 from shoal.types import Chunk, LaneState, Params, ParamSource
 
 _START_S = 300.0  # for a worker to import, compile and bring its environments back
+_CLOSE_S = 5.0  # for closing environments at the end of a run
 _STAMPS = 4096  # bytes before the first parameters: which version lies in each slot
 
 
@@ -108,6 +109,8 @@ class Crew:
             "params": {"fd": self._pages.fd, "slots": self._slots, "start": _STAMPS, "layout": self._layout.kinds}}
         try:
             hand.start(plan, (self._pages.fd,), state)
+        except OSError as error:  # no more processes, or no memory for one
+            self._failed(hand, hand.place, supervise.Cause("exited", f"could not be started: {error.strerror or error}"))
         finally:
             if state is not None:
                 state.close()
@@ -275,8 +278,9 @@ class Crew:
         for hand in self.hands:
             if hand.process is not None:
                 hand.end()
+        until = time.monotonic() + _CLOSE_S
         for hand in self.hands:
-            hand.left()
+            hand.left(until)
         if self._pages is not None:
             self._pages.close()
             self._pages, self._stamps = None, self._stamps.copy()

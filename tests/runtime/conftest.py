@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from small_agents import small
+
 import shoal
 from shoal.main_loop import MainLoop
 from shoal.monitor.progress import Progress
@@ -30,14 +32,6 @@ class Done(NamedTuple):
     @property
     def ledger(self) -> dict[str, int]:
         return self.result["ledger"]
-
-
-def small(name: str = "ppo", **fields: Any) -> Any:
-    """An algorithm that learns from little."""
-    gradients = {"num_steps": 16, "hidden": (8,)}
-    replay = {"num_steps": 4, "hidden": (8,), "start_size": 64, "batch_size": 16, "capacity": 2000}
-    given = {"ppo": gradients | {"num_minibatches": 2, "num_epochs": 2}, "a2c": gradients, "reinforce": gradients}.get(name, replay)
-    return shoal.registry.find("algo", name)(**(given | fields))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -83,3 +84,9 @@ def test_an_environment_that_will_not_close_is_left_behind_and_gone(run):
     begun = time.monotonic()
     done = run(workers=2, env_options={"trouble": "hang in close"})
     assert done.result["steps"] == 640 and time.monotonic() - begun < 60
+
+
+def test_a_worker_that_cannot_be_started_is_told(run, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(WorkerError, match="worker 0 .*the same 3 times.*could not be started: No such file or directory"):
+        run(workers=2)

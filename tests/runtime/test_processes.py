@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import small
+from small_agents import small
 
 import shoal
 

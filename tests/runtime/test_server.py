@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from conftest import small
+from small_agents import small
 
 import shoal
 from shoal import rng
