@@ -15,6 +15,7 @@ def assert_closes(ledger):
     assert ledger["produced"] == sum(ledger[name] for name in ("learned", "buffered", "in_flight", "dropped", "lost")), ledger
 
 
+@pytest.mark.slow
 def test_a_run_of_its_own_pace(run):
     done = run("CartPole-v1", workers=2, mode="async", steps=3200)
     assert done.result["steps"] == 3200 and done.result["updates"] == 100 == done.ledger["learned"]

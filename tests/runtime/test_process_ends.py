@@ -51,7 +51,9 @@ def rows(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [
+    pytest.param(number, marks=[pytest.mark.slow] if number == signal.SIGTERM else [], id=number.name)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)])
 def test_a_stopped_driver_leaves_nothing_and_goes_on(tmp_path, number):
     before = set(os.listdir("/dev/shm"))
     driver = start(tmp_path, *ARGS, "--steps", "6400000", "--out", "run")
@@ -72,6 +74,7 @@ def test_a_stopped_driver_leaves_nothing_and_goes_on(tmp_path, number):
         assert ledger["produced"] == ledger["learned"] + ledger["in_flight"] and ledger["lost"] == 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_is_heard_while_a_worker_is_silent(tmp_path):
     """All workers are stopped: waiting for them could take a minute."""
     driver = start(tmp_path, *ARGS, "--steps", "6400000", "--out", "run")

@@ -80,6 +80,7 @@ def test_everything_that_does_not_pass_stops_the_run(run, trouble, monkeypatch):
         run(workers=2, env_options={"trouble": trouble}, step_timeout_s=1.0)
 
 
+@pytest.mark.slow
 def test_an_environment_that_will_not_close_is_left_behind_and_gone(run):
     begun = time.monotonic()
     done = run(workers=2, env_options={"trouble": "hang in close"})

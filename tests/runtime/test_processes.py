@@ -30,6 +30,7 @@ def test_bits_of_one_process(run, env, workers, lag):
         assert done.ledger["learned"] == 5 * 4 and done.ledger["lost"] == done.ledger["redone"] == 0
 
 
+@pytest.mark.slow
 def test_replay_and_actions_of_numbers(run):
     short = {"steps": 256, "max_episode_steps": 20}
     assert_same_run(run("Pendulum-v1", small("ddpg"), **short), run("Pendulum-v1", small("ddpg"), workers=2, **short))

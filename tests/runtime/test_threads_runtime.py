@@ -8,7 +8,7 @@ import shoal
 from shoal.errors import ConfigError, EnvError
 
 
-@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("lag", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_bits_and_a_resume_of_another_runtime(run, tmp_path, lag):
     calm, out = run("CartPole-v1", lag=lag), tmp_path / "moved"
     threads = run("CartPole-v1", workers=3, runtime=shoal.Threads, lag=lag)
