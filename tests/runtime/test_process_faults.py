@@ -40,8 +40,8 @@ def _nothing_left():
 ONCE = {"raise": r"ValueError in step or reset: the pump is dry \(lane \d, environment \d, at step \d+ of chunk \d\)",
         "exit": r"the environment called sys.exit\(7\)", "kill": "killed by SIGKILL", "memory": "out of memory: troubled: MemoryError",
         "raise in reset": r"RuntimeError in step or reset: no way to begin \(lane \d, environment \d, in reset\)",
-        "hang": r"no sign of life for 2 s, lane \d, environment \d, at step", "stop": r"no sign of life for 2 s, lane \d",
-        "hang in reset": "no sign of life for 2 s, lane .*, in reset"}
+        "hang": r"no sign of life for 6 s, lane \d, environment \d, at step", "stop": r"no sign of life for 6 s, lane \d",
+        "hang in reset": "no sign of life for 6 s, lane .*, in reset"}
 
 
 @pytest.mark.parametrize("troubles", [("raise", "hang"), pytest.param(tuple(ONCE), marks=pytest.mark.slow)], ids=["two", "all"])
@@ -51,7 +51,8 @@ def test_what_passes_is_mended_to_the_same_bits(run, tmp_path, troubles):
     assert calm.ledger["restarts"] == 0
     for trouble in troubles:
         marker = tmp_path / trouble
-        done = run(workers=2, env_options={"trouble": trouble, "marker": str(marker)}, step_timeout_s=2.0)
+        # a busy machine may take a second or two for a step
+        done = run(workers=2, env_options={"trouble": trouble, "marker": str(marker)}, step_timeout_s=6.0)
         assert marker.exists(), trouble
         assert (done.sha, done.metrics) == (calm.sha, calm.metrics), trouble
         assert done.ledger["restarts"] == 1 and done.ledger["lost"] == 0, trouble
@@ -62,7 +63,7 @@ def test_what_passes_is_mended_to_the_same_bits(run, tmp_path, troubles):
 ALWAYS = {"raise": (EnvError, r"worker \d \(.*the same 3 times at chunk 1; troubled: ValueError in step or reset: the pump is dry"),
           "exit": (WorkerError, r"the same 3 times at chunk 1; the environment called sys.exit\(7\)"),
           "kill": (WorkerError, "10 failures in a row; killed by SIGKILL"),
-          "hang": (WorkerError, "the same 3 times at chunk 1; no sign of life for 1 s, lane . environment 0, at step 3"),
+          "hang": (WorkerError, "the same 3 times at chunk 1; no sign of life for 6 s, lane ., environment 0, at step 3"),
           "nan reward": (EnvError, r"worker \d .*troubled: reward is not finite at step 3 of environment 0"),
           "nan observation": (EnvError, "troubled: observation is not finite at step 3 of environment 0"),
           "shape": (EnvError, r"troubled: observation from step has shape \(2,\), its space says \(3,\)")}
@@ -72,7 +73,7 @@ ALWAYS = {"raise": (EnvError, r"worker \d \(.*the same 3 times at chunk 1; troub
 def test_what_does_not_pass_stops_the_run(run, trouble):
     kind, text = ALWAYS[trouble]
     with pytest.raises(kind, match=text):
-        run(workers=2, env_options={"trouble": trouble}, step_timeout_s=1.0)
+        run(workers=2, env_options={"trouble": trouble}, step_timeout_s=6.0)
 
 
 @pytest.mark.slow
@@ -81,7 +82,7 @@ def test_everything_that_does_not_pass_stops_the_run(run, trouble, monkeypatch):
     monkeypatch.setattr("shoal.runtime.supervise.FIRST_DELAY_S", 0.001)
     kind, text = ALWAYS[trouble]
     with pytest.raises(kind, match=text):
-        run(workers=2, env_options={"trouble": trouble}, step_timeout_s=1.0)
+        run(workers=2, env_options={"trouble": trouble}, step_timeout_s=6.0)
 
 
 @pytest.mark.slow
