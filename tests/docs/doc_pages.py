@@ -40,6 +40,17 @@ def commands(snippet: Snippet) -> list[str]:
     return [line for line in lines if line and line not in EXEMPT]
 
 
+def runnable() -> list[Path]:
+    """The pages with something to run."""
+    return [page for page in PAGES if any(s.language == "python" or (s.language == "bash" and commands(s)) for s in snippets(page))]
+
+
+def assert_runs(page: Path, said: str) -> None:
+    """Every snippet of the page was run, by what the program said."""
+    ran = re.findall(rf"^ran {re.escape(page.name)}:(\d+)$", said, re.MULTILINE)
+    assert [int(line) for line in ran] == [snippet.line for snippet in snippets(page)]
+
+
 def run_page(page: Path) -> None:
     """Every snippet of a page: Python in one namespace, `shoal` through its own entry, both in the current folder."""
     sys.path.insert(0, os.getcwd())

@@ -25,6 +25,10 @@ def batch_of(algorithm, seed: int = 0):
     return world, state, chunk, Batch(chunk.data, (), algorithm.policy(state), 64.0)
 
 
+propose, apply = jax.jit(deltas.propose), jax.jit(deltas.apply)
+update = jax.jit(lambda algorithm, state, batch, key: algorithm.update(state, batch, key))
+
+
 def assert_close(a, b, **tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(np.asarray(x), np.asarray(y), **tolerance), a, b)
 
@@ -34,16 +38,16 @@ def test_a_push_applied_where_it_was_made_is_the_update(algo):
     algorithm = small(algo)
     assert deltas.by_gradients(algorithm) == (algo == "a2c")
     _, state, _, batch = batch_of(algorithm)
-    pushed, own = deltas.propose(algorithm, state, deltas.own_part(state), batch, rng.root(1))
-    after, metrics = deltas.apply(algorithm, state, pushed)
-    expected = algorithm.update(state, batch, rng.root(1)).state
+    pushed, own = propose(algorithm, state, deltas.own_part(state), batch, rng.root(1))
+    after, metrics = apply(algorithm, state, pushed)
+    expected = update(algorithm, state, batch, rng.root(1)).state
     assert float(metrics["refused"]) == 0.0
     assert any((a != b).any() for a, b in zip(jax.tree.leaves(expected.critic), jax.tree.leaves(state.critic), strict=True))
     if algo == "a2c":
-        assert_close(after, expected, rtol=0, atol=0)
+        assert_close(after, expected, rtol=1e-5, atol=1e-7)
     else:  # old + (new - old) rounds; the optimiser's state is the worker's, not the server's
         assert_close(after._replace(optimiser=()), expected._replace(optimiser=()), rtol=1e-4, atol=1e-7)
-        assert_close(own, expected.optimiser, rtol=0, atol=0)
+        assert_close(own, expected.optimiser, rtol=1e-5, atol=1e-7)
         assert_close(after.optimiser, state.optimiser, rtol=0, atol=0)
 
 
@@ -52,11 +56,11 @@ def test_a_push_applied_where_it_was_made_is_the_update(algo):
 def test_what_is_not_finite_is_refused_whole(algo, bad):
     algorithm = small(algo)
     _, state, _, batch = batch_of(algorithm)
-    pushed, _ = deltas.propose(algorithm, state, deltas.own_part(state), batch, rng.root(1))
+    pushed, _ = propose(algorithm, state, deltas.own_part(state), batch, rng.root(1))
     leaves, structure = jax.tree.flatten(pushed)
     big = max(range(len(leaves)), key=lambda i: leaves[i].size)
     leaves[big] = leaves[big].at[(0,) * leaves[big].ndim].set(bad)
-    after, metrics = deltas.apply(algorithm, state, jax.tree.unflatten(structure, leaves))
+    after, metrics = apply(algorithm, state, jax.tree.unflatten(structure, leaves))
     assert float(metrics["refused"]) == 1.0
     assert_close(after, state, rtol=0, atol=0)
 
@@ -69,7 +73,7 @@ def test_a_worker_pushes_what_the_server_expects(algo):
     pushed = learner.push(jax.tree.leaves(state), chunk, address=0)
     assert jax.tree.structure(pushed) == jax.tree.structure(pushed_like(world))
     key = rng.key(rng.root(world.seed), rng.Stream.LEARN, 0, 0)
-    assert_close(pushed, deltas.propose(algorithm, state, deltas.own_part(state), batch, key)[0], rtol=1e-5, atol=1e-6)
+    assert_close(pushed, propose(algorithm, state, deltas.own_part(state), batch, key)[0], rtol=1e-5, atol=1e-6)
     assert_close(learner.policy(jax.tree.leaves(state)), jax.tree.leaves(algorithm.policy(state)), rtol=0, atol=0)
 
 

@@ -1,0 +1,11 @@
+"""Every snippet of the pages runs: the other half."""
+
+from __future__ import annotations
+
+import doc_pages
+import pytest
+
+
+@pytest.mark.parametrize("page", doc_pages.runnable()[1::2], ids=lambda page: page.name)
+def test_every_snippet_of_a_page_runs(page, run_python, tmp_path):
+    doc_pages.assert_runs(page, run_python(tmp_path, doc_pages.__file__, page))
