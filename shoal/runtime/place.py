@@ -26,13 +26,20 @@ def describe(plan: Plan) -> dict[str, Any]:
             raise ConfigError(f"runtime = {plan.runtime!r}: {kind} {what} was given as an object, which other processes cannot make; "
                               f"register it (shoal.register) and give its name, or use runtime 'local'")
     fields = {name: tagged(getattr(plan, name)) for name in plan.__dataclass_fields__}
-    return {"plan": fields, "plugins": list(registry.loaded()), "script": _script(plan)}
+    # a plugin that registers a name may not be where its class is defined: both are imported
+    homes = [found for kind, name in _used(plan) for found in (registry.provider(kind, name), registry.home(kind, name))]
+    modules = dict.fromkeys([*plan.plugins, *(module for module in homes if module and module != "__main__")])
+    return {"plan": fields, "plugins": list(modules), "script": _script(plan)}
+
+
+def _used(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """The names of a plan that may be a user's own."""
+    return ("algo", plan.algo), ("env", plan.env), ("net", str(plan.algorithm.get("net", "")))
 
 
 def _script(plan: Plan) -> str:
     """The user's own script, where something the plan names was registered in it."""
-    used = (("algo", plan.algo), ("env", plan.env), ("net", str(plan.algorithm.get("net", ""))))
-    if not any(registry.home(kind, name) == "__main__" for kind, name in used):
+    if not any(registry.home(kind, name) == "__main__" for kind, name in _used(plan)):
         return ""
     path = getattr(sys.modules["__main__"], "__file__", None)
     if not path or not os.path.isfile(path):
