@@ -84,7 +84,7 @@ def main() -> None:
     runtime: Any = shoal.Processes(given.workers) if given.workers else shoal.Local()
     make_fn = runtime.engine
     runtime.engine = lambda *args, **settings: Gate(make_fn(*args, **settings), given.seconds, begun)
-    env = given.env or "Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1"
+    env = given.env or ("Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1")
     log_every = max(given.num_envs * given.num_steps, _BUDGET[given.path] // 500)
     with tempfile.TemporaryDirectory() as folder:
         loop = shoal.MainLoop(env, _agent(given), runtime=runtime, path=given.path, num_envs=given.num_envs, lag=given.lag,
