@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.envs.view import gym_view
     from shoal.main_loop import MainLoop
     from shoal.runtime.local import Local
-    from shoal.runtime.processes import Processes
+    from shoal.runtime.process import Processes
     from shoal.runtime.threads import Threads
 
 __version__ = "0.1.0"
@@ -42,7 +42,7 @@ _LAZY = {
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
     "Local": "shoal.runtime.local",
-    "Processes": "shoal.runtime.processes", "Threads": "shoal.runtime.threads",
+    "Processes": "shoal.runtime.process", "Threads": "shoal.runtime.threads",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }

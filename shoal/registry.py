@@ -45,7 +45,7 @@ BUILTIN: dict[str, dict[str, str]] = {
         "ddpg": "shoal.algos.ddpg:DDPG",
     },
     "net": {"mlp": "shoal.nets:MLP", "cnn": "shoal.nets:CNN"},
-    "runtime": {"local": "shoal.runtime.local:Local", "processes": "shoal.runtime.processes:Processes",
+    "runtime": {"local": "shoal.runtime.local:Local", "processes": "shoal.runtime.process:Processes",
                 "threads": "shoal.runtime.threads:Threads"},
     "team": {"independent": "shoal.algos.team:Independent", "shared": "shoal.algos.team:Shared"},
 }

@@ -1,4 +1,4 @@
-"""What every engine does alike: refused updates, episodes in order."""
+"""What every engine does alike: refused updates, episodes in order, what a compiled call answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal import flow
 from shoal.errors import DivergedError
-from shoal.types import Algorithm, EpisodeEnd
+from shoal.types import Algorithm, EpisodeEnd, Metrics
 
 _MAX_REFUSED = 10
 
@@ -28,6 +28,21 @@ def watch(refused: int, metrics: dict[str, float], iteration: int) -> int:
         raise DivergedError(f"{refused} updates in a row were refused, the last at iteration {iteration}: {bad} not finite; "
                             "try a smaller learning_rate or max_grad_norm, or check the environment's rewards")
     return refused
+
+
+def packed(metrics: Metrics, count: flow.Count) -> tuple[dict[tuple[str, ...], Any], Any]:
+    """Metrics and counts in two arrays, under the metrics' names: each array that leaves a compiled call costs a microsecond."""
+    names = tuple(sorted(metrics))
+    floats = jnp.stack([*(metrics[name] for name in names), count.return_sum, count.mean_return])
+    return {names: floats}, jnp.stack([count.episodes, count.length_sum])
+
+
+def unpacked(answer: tuple[dict[tuple[str, ...], Any], Any]) -> tuple[dict[str, float], flow.Count]:
+    """Metrics and counts as plain numbers."""
+    ((names, floats),) = answer[0].items()
+    *given, return_sum, mean_return = np.asarray(floats).tolist()
+    episodes, length_sum = np.asarray(answer[1]).tolist()
+    return dict(zip(names, given, strict=True)), flow.Count(episodes, length_sum, return_sum, mean_return)
 
 
 def ends(ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> list[EpisodeEnd]:

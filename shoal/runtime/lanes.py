@@ -65,8 +65,13 @@ def open_world(algorithm: Any, env: Any, make_fn: Callable[[], HostEnv] | None, 
         spec, vector = probe.spec, probe if isinstance(probe, GymVector) else None
         probe.close()
     if policy is None:
-        policy = jax.tree.structure(jax.eval_shape(lambda a, k: a.policy(a.init(spec, k)), algorithm, rng.root(0)))
+        policy = jax.tree.structure(policy_like(algorithm, spec))
     return World(algorithm, spec, env, make_fn, vector, seed, num_lanes, lane_envs, mode, policy)
+
+
+def policy_like(algorithm: Any, spec: EnvSpec) -> Params:
+    """The shapes of the algorithm's policy."""
+    return jax.eval_shape(lambda a, k: a.policy(a.init(spec, k)), algorithm, rng.root(0))
 
 
 def tried(world: World) -> World:
@@ -177,8 +182,7 @@ def chunk_like(world: World) -> Any:
         data = Transition(obs, 0, 0, 0, obs, 0, 0, ())
         return jax.tree.structure((data, memory, record_like(world)._replace(actions=()), Episodes(0, 0, 0)))
     state = state_like(world)
-    policy = jax.eval_shape(lambda a, k: a.policy(a.init(world.spec, k)), world.algorithm, rng.root(0))
-    role = lane.role(0.0, world.lane_envs)
+    policy, role = policy_like(world.algorithm, world.spec), lane.role(0.0, world.lane_envs)
     after, data, episodes = jax.eval_shape(_collect, world.algorithm, world.env, policy, state, rng.root(0), np.int32(0), np.int32(0), role)
     return jax.tree.structure((data, state.memory, after, episodes))
 

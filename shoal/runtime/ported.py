@@ -20,7 +20,7 @@ from shoal.host_act import acting
 from shoal.loops import Scores
 from shoal.ops import serial
 from shoal.runtime.apart import Apart
-from shoal.runtime.cut import ends, on_device, watch
+from shoal.runtime.cut import ends, on_device, packed, unpacked, watch
 from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors, tried
 from shoal.runtime.trace import FOLDER, OFF, Trace
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
@@ -143,10 +143,10 @@ def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) ->
         desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane)
         learned = metrics["refused"]  # what follows waits for it, and leaf for leaf: see ops.serial
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
-        names = tuple(sorted(metrics))
-        floats = jnp.stack([*(metrics[name] for name in names), count.return_sum, count.mean_return])
+        told, ints = packed(metrics, count)
+        (floats,) = told.values()
         after = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(serial.copied(algorithm.policy(desk.learner), floats))
-        return *after, {names: floats}, jnp.stack([count.episodes, count.length_sum])
+        return *after, (told, ints)
 
     return jax.jit(learn, donate_argnums=1)
 
@@ -258,18 +258,18 @@ class Ported:
             values, told = {name: float(x) for name, x in jax.device_get(metrics).items()}, jax.device_get(count)
         else:
             memory = beside([c.memory for c in chunks], 0)
-            self._leaves, policy, metrics, counts = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
-                                                                np.int32(iteration), lane)
+            self._leaves, policy, answer = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
+                                                       np.int32(iteration), lane)
             self._tree = None
-            ((names, floats),) = metrics.items()
-            *given, return_sum, mean_return = np.asarray(floats).tolist()
-            values = dict(zip(names, given, strict=True))
-            ended_episodes, length_sum = np.asarray(counts).tolist()
-            told = flow.Count(ended_episodes, length_sum, return_sum, mean_return)
+            values, told = unpacked(answer)
+        self._note(values, told, episodes, iteration)
+        return policy
+
+    def _note(self, values: dict[str, float], told: flow.Count, episodes: Episodes, iteration: int) -> None:
+        """What an update came to, for the main loop; too many that were refused stop the run."""
         self._refused = watch(self._refused, values, iteration)
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
         self._last = Iteration(values, int(told.episodes), float(told.return_sum), int(told.length_sum), float(told.mean_return), ended)
-        return policy
 
     @property
     def _state(self) -> LearnerState:

@@ -7,15 +7,14 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, rng
 from shoal.ops import serial
 from shoal.params import deltas
-from shoal.runtime.cut import ends, watch
+from shoal.runtime.cut import packed, unpacked
 from shoal.runtime.flowing import Flowing
-from shoal.runtime.lanes import World, state_like
+from shoal.runtime.lanes import World, policy_like, state_like
 from shoal.runtime.ported import LearnerState
 from shoal.runtime.stream import Stream
 from shoal.specs import EnvSpec, zeros
@@ -25,7 +24,7 @@ from shoal.types import Batch, Chunk, Episodes, Iteration, Params, Transition, T
 def data_like(world: World) -> Transition:
     """The shapes of a chunk's data."""
     algorithm, spec, size = world.algorithm, world.spec, world.lane_envs
-    policy = jax.eval_shape(lambda a, k: a.policy(a.init(spec, k)), algorithm, rng.root(0))
+    policy = policy_like(algorithm, spec)
     role, root = lane.role(0.0, size), rng.root(0)
     if world.env is not None:
         draws = jax.eval_shape(lambda a, e: lane.draw(a, e, root, 0, 0, size), algorithm, world.env)
@@ -100,10 +99,7 @@ def _applying(shape: Any, state_shape: Any, spec: EnvSpec) -> Callable[..., Any]
         algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
         learner, metrics = deltas.apply(algorithm, state.desk.learner, pushed)
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(metrics["refused"])))
-        names = tuple(sorted(metrics))
-        floats = jnp.stack([*(jnp.asarray(metrics[name], jnp.float32) for name in names), count.return_sum, count.mean_return])
-        after = LearnerState(state.desk._replace(learner=learner), tally)
-        return jax.tree.leaves(after), {names: floats}, jnp.stack([count.episodes, count.length_sum])
+        return jax.tree.leaves(LearnerState(state.desk._replace(learner=learner), tally)), packed(metrics, count)
 
     return jax.jit(apply, donate_argnums=1)
 
@@ -138,14 +134,9 @@ class Serving(Flowing):
             self._crew.drop(push)
             push = self._crew.take(self._deadline_s)
         with self.trace.span("update", iteration=self._iteration):
-            self._leaves, metrics, counts = self._apply(self._numbers, self._leaves, push.data, push.episodes)
+            self._leaves, answer = self._apply(self._numbers, self._leaves, push.data, push.episodes)
         self._tree = None
-        ((names, floats),) = metrics.items()
-        *given, return_sum, mean_return = np.asarray(floats).tolist()
-        values, (episodes, length_sum) = dict(zip(names, given, strict=True)), np.asarray(counts).tolist()
-        self._refused = watch(self._refused, values, self._iteration)
-        ended = ends(*(np.asarray(x) for x in push.episodes)) if self._stream else []
-        self._last = Iteration(values, int(episodes), float(return_sum), int(length_sum), float(mean_return), ended)
+        self._note(*unpacked(answer), push.episodes, self._iteration)
         self._iteration += 1
         learner = jax.tree.leaves(self._state.desk.learner)
         self._params.versions = {self._iteration: learner}

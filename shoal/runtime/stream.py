@@ -15,7 +15,7 @@ import numpy as np
 from shoal.runtime import lanes as lanes_
 from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
-from shoal.runtime.process import Crew
+from shoal.runtime.crew import Crew
 from shoal.types import Chunk, Params
 
 ROOM = 2  # chunks of a lane that may wait

@@ -70,10 +70,8 @@ class Restarts:
 
 
 def error_of(place: Place, cause: Cause, why: str = "") -> ShoalError:
-    """The error that stops the run; the traceback rides along."""
-    error = _KINDS.get(cause.kind, WorkerError)(f"{place}: {why}{cause.text}")
-    error.trace = cause.trace  # type: ignore[attr-defined]
-    return error
+    """The error that stops the run."""
+    return _KINDS.get(cause.kind, WorkerError)(f"{place}: {why}{cause.text}")
 
 
 def ended(status: int, oom_kills: int, log: str = "") -> Cause:

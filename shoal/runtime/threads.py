@@ -15,7 +15,7 @@ from shoal.errors import ConfigError, EnvError
 from shoal.plan import Plan
 from shoal.runtime.lanes import World
 from shoal.runtime.ported import Here, Ported
-from shoal.runtime.processes import check_workers, num_cores
+from shoal.runtime.workers import num_cores, spread
 from shoal.types import Algorithm, Chunk, Env, HostEnv, ParamSource
 
 
@@ -30,21 +30,15 @@ class Threads:
     def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, plan: Plan, stream_episodes: bool
                ) -> Ported:
         """The engine for a plan: lanes, chunks and ports, with the lanes in threads."""
-        if plan.path == "fused":
-            raise ConfigError("path = 'fused' is one program; use --path ported, or --runtime local")
+        worlds, sizes = spread(algorithm, env, make_fn, plan, stream_episodes)
         if plan.mode != "sync" or plan.topology != "learner":
             raise ConfigError("runtime = 'threads' works in step, for one learner; use --runtime processes for async")
-        num_lanes, host = plan.num_envs // plan.lane_size, isinstance(env, HostEnv)
-        algorithm.buffer(env.spec).check(env.spec, plan.num_envs, num_lanes, algorithm.num_steps)
-        workers = min(num_lanes, num_cores()) if plan.workers == "auto" else int(plan.workers)
-        check_workers(workers, num_lanes, plan.lane_size)
+        workers = min(plan.num_envs // plan.lane_size, num_cores()) if plan.workers == "auto" else int(plan.workers)
 
         def crew(world: World, params: ParamSource, lag: int) -> Any:
             return Gang(world, params, lag, workers, plan.step_timeout_s * algorithm.num_steps)
 
-        worlds: tuple[Any, Any] = (None, make_fn) if host else (env, None)
-        return Ported(algorithm, *worlds, num_envs=plan.num_envs, lane_envs=plan.lane_size, lag=plan.lag, stream_episodes=stream_episodes,
-                      crew_fn=crew)
+        return Ported(algorithm, *worlds, lag=plan.lag, crew_fn=crew, **sizes)
 
 
 class Gang(Here):

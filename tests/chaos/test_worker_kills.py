@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from shoal.host_lane import HostRecord
-from shoal.runtime import process, stream, supervise
+from shoal.runtime import crew as crews
+from shoal.runtime import stream, supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World
 from shoal.types import Episodes, Transition
@@ -30,7 +31,7 @@ def structure(with_after: bool) -> Any:
     return jax.tree.structure((data, (), after, Episodes(0, (), ())))
 
 
-class Sync(process.Crew):
+class Sync(crews.Crew):
     def _shape(self) -> Any:
         return structure(True)
 
@@ -65,7 +66,7 @@ def light(monkeypatch):
     monkeypatch.setattr(Hand, "module", "light_worker")
     monkeypatch.setattr(supervise, "FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(supervise, "IN_A_ROW", 50)
-    monkeypatch.setattr(process, "to_tensors", lambda record, prefix: {f"{prefix}.obs": record.obs})
+    monkeypatch.setattr(crews, "to_tensors", lambda record, prefix: {f"{prefix}.obs": record.obs})
 
 
 def crew_of(kind: type, lag: int) -> tuple[Any, SimpleNamespace]:

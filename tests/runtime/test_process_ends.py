@@ -11,44 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+from drivers import PATIENCE_S, is_running, rows, start, wait_for, workers_of
 
 import shoal
 
-PATIENCE_S = 120.0
 ARGS = ["train", "ppo", "CartPole-v1", "--runtime", "processes", "--workers", "2", "--num-envs", "4", "--lane-envs", "2",
         "--num-steps", "16", "--num-minibatches", "2", "--num-epochs", "2", "--hidden", "8", "--seed", "3", "--preset", "none",
         "--eval-episodes", "4", "--log-every", "64", "--checkpoint-every", "0", "--json"]
-
-
-def start(folder: Path, *args: str, **environment: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join(filter(None, [str(Path(shoal.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.Popen([sys.executable, "-m", "shoal", *args], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=os.environ | {"PYTHONPATH": path} | environment)
-
-
-def workers_of(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "shoal.runtime.worker"], capture_output=True, text=True)
-    return [int(word) for word in found.stdout.split()]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-
-
-def wait_until(ready, process) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not ready():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def rows(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @pytest.mark.parametrize("number", [
@@ -57,7 +26,7 @@ def rows(folder: Path) -> int:
 def test_a_stopped_driver_leaves_nothing_and_goes_on(tmp_path, number):
     before = set(os.listdir("/dev/shm"))
     driver = start(tmp_path, *ARGS, "--steps", "6400000", "--out", "run")
-    wait_until(lambda: rows(tmp_path / "run") >= 10, driver)
+    wait_for(driver, lambda: rows(tmp_path / "run") >= 10)
     workers = workers_of(driver.pid)
     assert len(workers) == 2
     driver.send_signal(number)
@@ -78,7 +47,7 @@ def test_a_stopped_driver_leaves_nothing_and_goes_on(tmp_path, number):
 def test_an_interrupt_is_heard_while_a_worker_is_silent(tmp_path):
     """All workers are stopped: waiting for them could take a minute."""
     driver = start(tmp_path, *ARGS, "--steps", "6400000", "--out", "run")
-    wait_until(lambda: rows(tmp_path / "run") >= 3, driver)
+    wait_for(driver, lambda: rows(tmp_path / "run") >= 3)
     for worker in workers_of(driver.pid):
         os.kill(worker, signal.SIGSTOP)
     time.sleep(0.5)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from drivers import workers_of
 
 from shoal.errors import EnvError, WorkerError
-
-
-def children() -> set[str]:
-    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "shoal.runtime.worker"], capture_output=True, text=True)
-    return set(found.stdout.split())
 
 
 def descriptors() -> list[str]:
@@ -33,7 +28,7 @@ def _nothing_left():
     before = Counter(descriptors())
     yield
     gc.collect()
-    assert children() == set()
+    assert workers_of(os.getpid()) == []
     assert not Counter(descriptors()) - before
 
 
@@ -70,10 +65,12 @@ ALWAYS = {"raise": (EnvError, r"worker \d \(.*the same 3 times at chunk 1; troub
 
 
 @pytest.mark.parametrize("trouble", ["raise", "nan reward", "shape"])
-def test_what_does_not_pass_stops_the_run(run, trouble):
+def test_what_does_not_pass_stops_the_run(run, trouble, capsys):
     kind, text = ALWAYS[trouble]
     with pytest.raises(kind, match=text):
         run(workers=2, env_options={"trouble": trouble}, step_timeout_s=6.0)
+    shown = capsys.readouterr().err  # the traceback, from where it happened
+    assert shown.count("Traceback") == (2 if trouble == "raise" else 1) and 'worker.py", line' in shown
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import ConfigError, EnvError, WorkerError
 from shoal.runtime import supervise
-from shoal.runtime.processes import check_workers, chosen
+from shoal.runtime.workers import chosen
 from shoal.runtime.supervise import Cause, Place, Restarts
 
 
@@ -40,9 +40,8 @@ def test_the_same_traceback_at_the_same_chunk_is_poison():
     restarts = Restarts()
     for _ in range(2):
         restarts.failed(place(), RAISED)
-    with pytest.raises(EnvError, match="the same 3 times at chunk 4; the pump is dry") as caught:
+    with pytest.raises(EnvError, match="the same 3 times at chunk 4; the pump is dry"):
         restarts.failed(place(), RAISED)
-    assert caught.value.trace == RAISED.trace
 
 
 def test_a_traceback_now_and_then_is_not():
@@ -78,9 +77,3 @@ def test_an_end_without_a_word_is_named(status, kills, text):
     (8, 4, 99, 1e-3, 4), (2, 4, 99, 1e-3, 2), (8, 4, 3, 1e-3, 3), (8, 4, 99, 20e-6, 0), (1, 4, 99, 1.0, 0), (8, 1, 99, 1.0, 0)])
 def test_auto_workers(lanes, cores, fitting, step_s, workers):
     assert chosen(lanes, cores, fitting, step_s) == workers
-
-
-def test_more_workers_than_lanes_are_refused_with_two_ways_out():
-    check_workers(4, 4, 8)
-    with pytest.raises(ConfigError, match="workers = 5, but num_envs makes 4 lanes of 8; try --workers 4 or --num-envs 40"):
-        check_workers(5, 4, 8)
