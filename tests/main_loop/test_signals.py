@@ -8,24 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from drivers import PATIENCE_S, rows, wait_for
 
 import shoal
 from shoal import store
-
-PATIENCE_S = 240.0
-
-
-def wait_for(process, ready) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not ready():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def rows(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 @pytest.mark.parametrize(("env", "steps", "number", "code"), [
