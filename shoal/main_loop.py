@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import shoal
-from shoal import envs, flow, registry, store
+from shoal import envs, flow, given, registry, store
 from shoal.callbacks import Callback, Callbacks
 from shoal.checkpoint import MANIFEST, Checkpoint, check_record, consuming, naming
 from shoal.envs import gym_vector
@@ -22,7 +22,7 @@ from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink
 from shoal.monitor.window import Window
-from shoal.plan import NO_HORIZON, Plan, cadence, check, check_horizon, decided, free_folder, log_interval
+from shoal.plan import Plan, cadence, check, check_horizon, decided, free_folder, log_interval
 from shoal.runtime.device import Compilations, describe
 from shoal.signals import Signals
 from shoal.types import Algorithm, Env, HostEnv, Iteration, Limits
@@ -42,7 +42,7 @@ class MainLoop:
         """``resume`` continues the run that ``out`` holds; without it, ``out`` must be absent or empty."""
         registry.load_plugins(tuple(settings.get("plugins", ())))
         env, settings = gym_vector.adopt(env, settings)
-        self.plan = _describe(env, agent, runtime, settings)
+        self.plan = given.describe(env, agent, runtime, settings)
         self._resuming = resume
         self._out = Path(out) if out is not None else None
         self.callbacks, self.quiet = Callbacks(callbacks), quiet
@@ -63,25 +63,16 @@ class MainLoop:
     def _prepare(self) -> None:
         """Make the engine, which compiles nothing yet: whatever cannot work is refused here, before a folder exists."""
         self._compilations = Compilations()
-        self._set_horizon()
+        self.plan, self.agent = given.with_horizon(self.plan, self.agent)
         env = self._make_env()
         try:
-            _check_team(self.plan, env.spec)
-            self._engine = self.runtime.engine(
-                self.agent, env, self._make_env, plan=self.plan, stream_episodes=self.callbacks.want_episodes)
+            given.check_team(self.plan, env.spec)
+            self._engine = self.runtime.engine(given.over_epochs(self.plan, self.agent), env, self._make_env, plan=self.plan,
+                                               stream_episodes=self.callbacks.want_episodes)
         finally:
             if isinstance(env, HostEnv):
                 env.close()
         self.spec = env.spec
-
-    def _set_horizon(self) -> None:
-        """Schedules that were given no horizon run over the budget."""
-        agent: Any = self.agent
-        inner: Any = agent.agent if self.plan.team else agent
-        if self.plan.steps and getattr(inner, "horizon", 1.0) in NO_HORIZON:
-            inner = dataclasses.replace(inner, horizon=float(self.plan.steps))
-            self.agent = dataclasses.replace(agent, agent=inner) if self.plan.team else inner
-            self.plan = dataclasses.replace(self.plan, algorithm=self.plan.algorithm | {"horizon": inner.horizon})
 
     def _init(self) -> None:
         """The run at its beginning."""
@@ -376,25 +367,3 @@ def _memory_errors(plan: Plan) -> Iterator[None]:
 def config_of(plan: Plan) -> dict[str, Any]:
     """The plan as it is written to config.toml."""
     return {"shoal_version": shoal.__version__} | dataclasses.asdict(plan)
-
-
-def _describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> Plan:
-    """The plan that names what was given; objects without a registered name are marked and cannot be resumed by name."""
-    team = registry.name_of("team", type(agent)) or ""
-    inner = agent.agent if team else agent
-    name = registry.name_of("algo", type(inner)) or f"object:{type(inner).__name__}"
-    options = {f.name: getattr(inner, f.name) for f in dataclasses.fields(inner)} if dataclasses.is_dataclass(inner) else {}
-    known = {f.name for f in dataclasses.fields(Plan)}
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"unknown setting {key!r}{shoal.errors.nearest(key, known)}")
-    env_name = env if isinstance(env, str) else f"object:{type(env).__name__}"
-    runtime, settings = (runtime, settings) if isinstance(runtime, str) else (runtime.name, {"workers": runtime.workers} | settings)
-    return Plan(**(settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime, "algorithm": options}))
-
-
-def _check_team(plan: Plan, spec: Any) -> None:
-    if spec.num_agents and not plan.team:
-        raise ConfigError(f"env {plan.env!r} has {spec.num_agents} agents: give --team independent or --team shared")
-    if plan.team and not spec.num_agents:
-        raise ConfigError(f"team = {plan.team!r}: env {plan.env!r} has a single agent; leave --team out")

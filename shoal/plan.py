@@ -52,6 +52,8 @@ class Plan:
     """Asynchronous runs drop a chunk whose policy is more than this many updates old."""
     lag: int = 0
     """0: learn from what the newest policy did; 1: from what the one before did, while the newest acts: both sides work at once."""
+    train_interval: int = 1
+    """Learn after this many epochs of num_steps: from all of them, none passed over; at lag 1 while the next ones are collected."""
     step_timeout_s: float = 60.0
     """A worker that gives no sign of life for so long, in one step or reset of its environment, is ended and started again."""
     trace: bool = False
@@ -101,11 +103,11 @@ _CHOICES = {"mode": ("sync", "async"), "topology": ("learner", "server"),
             "team": ("", "independent", "shared")}
 _AT_LEAST = {"steps": 0, "episodes": 0, "minutes": 0, "patience": 0, "seed": 0, "num_envs": 1, "lane_envs": 0, "threads": 1,
              "max_episode_steps": 0, "sticky_actions": 0, "frame_stack": 1, "eval_every": 0, "eval_episodes": 1, "keep": 1,
-             "log_every": 0, "lag": 0, "step_timeout_s": 0.01, "max_restarts": 0,
+             "log_every": 0, "lag": 0, "train_interval": 1, "step_timeout_s": 0.01, "max_restarts": 0,
              "max_staleness": 0}
 
 _AT_MOST = {"threads": 1024, "num_envs": 2**24, "lane_envs": 2**24, "sticky_actions": 1, "frame_stack": 1024, "lag": 1,
-            "max_staleness": 10_000, "step_timeout_s": 86400}
+            "train_interval": 2**20, "max_staleness": 10_000, "step_timeout_s": 86400}
 
 
 NO_HORIZON = (0.0, math.inf)

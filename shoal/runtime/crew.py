@@ -249,13 +249,14 @@ class Crew:
     # accounts
 
     def timing(self) -> dict[str, Any]:
-        """How the last while went: what share of it each worker was at work, and how unevenly that was spread."""
+        """How the last while went: what share of it each worker was at work, all of them on average, and how unevenly that was spread."""
         now, busy = time.monotonic(), [hand.busy_s for hand in self.hands]
         spent, (self._looked, self._busy), before = now - self._looked, (now, busy), self._busy
         shares = [max(0.0, b - a if b >= a else b) / max(spent, 1e-9) for a, b in zip(before, busy, strict=True)]  # less: a new life
         mean = sum(shares) / len(shares)
         return {f"worker{i}_busy": round(x, 4) for i, x in enumerate(shares)} | {
-            "imbalance": round(max(shares) / mean, 4) if mean else 1.0, "queued": len(self._taken), "restarts": self._restarts.total}
+            "efficiency": round(mean, 4), "imbalance": round(max(shares) / mean, 4) if mean else 1.0, "policy_lag": self._lag,
+            "queued": len(self._taken), "restarts": self._restarts.total}
 
     def ledger(self, iterations: int) -> dict[str, int]:
         """What became of chunks. It closes: produced = learned + buffered + in_flight + dropped + lost."""

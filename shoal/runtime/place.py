@@ -10,6 +10,7 @@ from typing import Any
 
 from shoal import envs, registry
 from shoal.errors import ConfigError
+from shoal.given import over_epochs
 from shoal.plan import Plan
 from shoal.runtime.cut import on_device
 from shoal.runtime.wire import tagged, untagged
@@ -55,7 +56,7 @@ def rebuild(told: dict[str, Any]) -> tuple[Any, Any, Callable[[], HostEnv] | Non
         _import_script(told["script"])
     plan = Plan(**{name: untagged(value) for name, value in told["plan"].items()})
     agent = registry.find("algo", plan.algo)(**plan.algorithm)
-    agent = registry.find("team", plan.team)(agent) if plan.team else agent
+    agent = over_epochs(plan, registry.find("team", plan.team)(agent) if plan.team else agent)
 
     def make() -> Any:
         return envs.from_plan(plan, plan.env)

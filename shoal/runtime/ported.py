@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -165,6 +166,7 @@ class Ported:
         self._crew: Any = None
         self._params = Shelf(lag + 1)
         self._deadline_s, self._refused, self._iteration, self._warm = 60.0, 0, 0, False
+        self._looked, self._busy_s = time.perf_counter(), 0.0  # since then, so long at learning
         self._apart: Apart | None = None
         self._tree: LearnerState | None = None  # put together when asked for
         self._leaves: list[Any] = []
@@ -245,8 +247,15 @@ class Ported:
         """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be; or from one lane's."""
         if self._crew.overlaps:
             self._ask(iteration + 1)
-        with self.trace.span("update", iteration=iteration):
+        with self._at_work(iteration):
             return self._updated(chunks, iteration, lane)
+
+    @contextmanager
+    def _at_work(self, iteration: int) -> Iterator[None]:
+        begun = time.perf_counter()
+        with self.trace.span("update", iteration=iteration):
+            yield
+        self._busy_s += time.perf_counter() - begun
 
     def _updated(self, chunks: list[Chunk], iteration: int, lane: Any) -> Params:
         data, episodes = beside([c.data for c in chunks], 1), beside([c.episodes for c in chunks], 1)
@@ -377,8 +386,10 @@ class Ported:
         return {str(age): count for age, count in sorted(self._crew.staleness.items())}
 
     def timing(self) -> dict[str, Any]:
-        """How workers spent the last while, where there are any."""
-        return self._crew.timing()
+        """How the learner, and workers where there are any, spent the last while."""
+        now, busy = time.perf_counter(), self._busy_s
+        spent, self._looked, self._busy_s = max(now - self._looked, 1e-9), now, 0.0
+        return {"learner_busy": round(min(1.0, busy / spent), 4)} | self._crew.timing()
 
     def ledger(self) -> dict[str, int]:
         """What became of chunks."""

@@ -133,7 +133,7 @@ class Serving(Flowing):
         while self._iteration - push.version > self._max_staleness:
             self._crew.drop(push)
             push = self._crew.take(self._deadline_s)
-        with self.trace.span("update", iteration=self._iteration):
+        with self._at_work(self._iteration):
             self._leaves, answer = self._apply(self._numbers, self._leaves, push.data, push.episodes)
         self._tree = None
         self._note(*unpacked(answer), push.episodes, self._iteration)

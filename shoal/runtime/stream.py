@@ -114,7 +114,7 @@ class Stream(Crew):
         """As in step, and how many versions old the policies were that the last while's chunks came from."""
         ages, self._ages = self._ages, Counter()
         mean = sum(age * count for age, count in ages.items()) / max(1, ages.total())
-        return super().timing() | {"staleness": round(mean, 4), "most_stale": max(ages, default=0)}
+        return super().timing() | {"policy_lag": round(mean, 4), "most_lag": max(ages, default=0)}
 
     def rest(self) -> bool:
         """Let workers go. What they had made and nobody learned from is dropped, and counted."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
+import threading
+from contextlib import suppress
+
 import pytest
+from drivers import workers_of
 from small_agents import small
 
 import shoal
+from shoal.callbacks import Callback
+from shoal.monitor.sinks import read_rows
 
 SAME = ("params_sha256", "steps", "episodes", "updates", "mean_return", "eval_return")
 
@@ -28,6 +37,10 @@ def test_bits_of_one_process(run, env, workers, lag):
     for done in (one, many):
         assert_closes(done.ledger)
         assert done.ledger["learned"] == 5 * 4 and done.ledger["lost"] == done.ledger["redone"] == 0
+    (row, *_) = read_rows(many.folder / "timing.jsonl")
+    assert 0 < row["learner_busy"] <= 1 and row["policy_lag"] == lag
+    shares = [row[f"worker{i}_busy"] for i in range(workers)]
+    assert all(share > 0 for share in shares) and row["efficiency"] == pytest.approx(sum(shares) / workers, abs=1e-3)
 
 
 @pytest.mark.slow
@@ -49,6 +62,28 @@ def test_every_number_of_workers(run, algo, env, lag):
         assert_same_run(one, run(env, small(algo), workers=workers, lag=lag))
 
 
+OTHERS = {"reinforce": "CartPole-v1", "impala": "CartPole-v1", "linear_q": "CartPole-v1", "td3": "Pendulum-v1", "ddpg": "Pendulum-v1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", OTHERS)
+def test_every_other_algorithm(run, algo):
+    fields = {"basis": "plain", "num_steps": 4, "start_size": 64, "batch_size": 16, "capacity": 2000}
+    agent = shoal.LinearQ(**fields) if algo == "linear_q" else shoal.IMPALA(num_steps=16, hidden=(8,)) if algo == "impala" else small(algo)
+    one = run(OTHERS[algo], agent)
+    for workers, runtime in ((1, shoal.Processes), (2, shoal.Processes), (4, shoal.Processes), (2, shoal.Threads)):
+        assert_same_run(one, run(OTHERS[algo], agent, workers=workers, runtime=runtime))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_learning_by_epochs_passes_none_over(run, workers):
+    """Three epochs of 16 steps are learned from at a time, while the next three are collected: 48 steps, by another name."""
+    whole = run("CartPole-v1", small(num_steps=48), lag=1, steps=1536)
+    parts = run("CartPole-v1", small(), workers=workers, lag=1, steps=1536, train_interval=3)
+    assert_same_run(whole, parts)
+    assert parts.ledger["learned"] == 4 * 4  # of four lanes, of 384 steps each
+
+
 def test_a_killed_workers_chunks_are_made_again(run, monkeypatch):
     """Each life dies as it sends its third chunk: half of a version's chunks have come by then."""
     calm = run("CartPole-v1")
@@ -58,6 +93,36 @@ def test_a_killed_workers_chunks_are_made_again(run, monkeypatch):
     assert shot.ledger["restarts"] >= 6 and shot.ledger["redone"] >= shot.ledger["restarts"]
     assert_closes(shot.ledger)
     assert len([line for line in shot.said if "killed by SIGKILL; started again" in line]) == shot.ledger["restarts"]
+
+
+class Killer(Callback):
+    """Kills a worker, now and then and a moment later, while the run goes on: twenty of them."""
+
+    def __init__(self, kills: int):
+        self.draw, self.kills, self.timers = random.Random(11), kills, []
+
+    def on_iteration_end(self, loop, iteration, result):
+        if iteration % 3 == 0 and len(self.timers) < self.kills:
+            self.timers.append(threading.Timer(self.draw.uniform(0.0, 0.02), self._kill))
+            self.timers[-1].start()
+
+    def _kill(self):
+        workers = workers_of(os.getpid())
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(self.draw.choice(workers), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algo", "env", "lag"), [("ppo", "CartPole-v1", 0), ("ppo", "CartPole-v1", 1), ("dqn", "CartPole-v1", 1),
+                                                  ("sac", "Pendulum-v1", 0)])
+def test_twenty_kills_change_nothing(run, algo, env, lag):
+    steps = 8 * small(algo).num_steps * 70
+    calm, killer = run(env, small(algo), lag=lag, steps=steps), Killer(22)
+    shot = run(env, small(algo), workers=2, lag=lag, steps=steps, callbacks=(killer,))
+    assert_same_run(calm, shot)
+    assert shot.ledger["restarts"] >= 20 and shot.ledger["lost"] == 0
+    assert_closes(shot.ledger)
 
 
 def test_resumed_by_others(run, tmp_path):

@@ -11,7 +11,7 @@ import shoal
 
 PACKAGE = Path(shoal.__file__).parent
 LAYERS = (
-    ("errors", "registry", "plan", "toml", "faultpoint", "disk", "specs", "types", "rng"),
+    ("errors", "registry", "plan", "toml", "faultpoint", "given", "disk", "specs", "types", "rng"),
     ("ops",),
     ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "tensors", "store"),
     ("algos", "params"),

@@ -1,0 +1,53 @@
+"""What a user gave, and the plan that names it: objects become names and fields, what the plan decides goes into the agent."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from shoal import registry
+from shoal.errors import ConfigError, nearest
+from shoal.plan import NO_HORIZON, Plan
+
+
+def describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> Plan:
+    """The plan that names what was given; objects without a registered name are marked and cannot be resumed by name."""
+    team = registry.name_of("team", type(agent)) or ""
+    inner = agent.agent if team else agent
+    name = registry.name_of("algo", type(inner)) or f"object:{type(inner).__name__}"
+    options = {f.name: getattr(inner, f.name) for f in dataclasses.fields(inner)} if dataclasses.is_dataclass(inner) else {}
+    known = {f.name for f in dataclasses.fields(Plan)}
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"unknown setting {key!r}{nearest(key, known)}")
+    env_name = env if isinstance(env, str) else f"object:{type(env).__name__}"
+    runtime, settings = (runtime, settings) if isinstance(runtime, str) else (runtime.name, {"workers": runtime.workers} | settings)
+    return Plan(**(settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime, "algorithm": options}))
+
+
+def with_horizon(plan: Plan, agent: Any) -> tuple[Plan, Any]:
+    """Schedules that were given no horizon run over the budget."""
+    if not plan.steps or getattr(agent.agent if plan.team else agent, "horizon", 1.0) not in NO_HORIZON:
+        return plan, agent
+    horizon = float(plan.steps)
+    return dataclasses.replace(plan, algorithm=plan.algorithm | {"horizon": horizon}), _changed(plan, agent, horizon=horizon)
+
+
+def over_epochs(plan: Plan, agent: Any) -> Any:
+    """The agent as it learns: from ``train_interval`` epochs of ``num_steps`` at a time, as one chunk, so that none can be passed over."""
+    if plan.train_interval == 1:
+        return agent
+    return _changed(plan, agent, num_steps=(agent.agent if plan.team else agent).num_steps * plan.train_interval)
+
+
+def _changed(plan: Plan, agent: Any, **fields: Any) -> Any:
+    if plan.team:
+        return dataclasses.replace(agent, agent=dataclasses.replace(agent.agent, **fields))
+    return dataclasses.replace(agent, **fields)
+
+
+def check_team(plan: Plan, spec: Any) -> None:
+    if spec.num_agents and not plan.team:
+        raise ConfigError(f"env {plan.env!r} has {spec.num_agents} agents: give --team independent or --team shared")
+    if plan.team and not spec.num_agents:
+        raise ConfigError(f"team = {plan.team!r}: env {plan.env!r} has a single agent; leave --team out")
