@@ -101,6 +101,11 @@ class GymVector:
 
 def adopt(env: Any, settings: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """A vector environment that a user gives, made ours, and the settings that follow from it; anything else as it is."""
+    if isinstance(env, type) or (callable(env) and not hasattr(env, "reset")):
+        name = getattr(env, "__name__", "")
+        what = name if name.isidentifier() else "…"
+        raise ConfigError(f"env is {'a class' if isinstance(env, type) else 'a function'} that makes environments: register it, "
+                          f'shoal.register(env={{"mine": {what}}}), and give its name, "mine"')
     gymnasium = sys.modules.get("gymnasium")  # whoever has one of its objects has imported it
     if gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv):
         env = GymVector(env)

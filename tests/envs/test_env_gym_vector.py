@@ -281,6 +281,10 @@ def test_what_does_not_fit_a_vector_is_refused():
         shoal.train(AGENT, gymnasium.make("CartPole-v1"), steps=64)
     with pytest.raises(ConfigError, match="one GymEnv object, and a run needs copies: register it"):
         shoal.train(AGENT, GymEnv("CartPole-v1"), steps=64)
+    with pytest.raises(ConfigError, match=r'env is a function that makes environments: register it, shoal.register\(env={"mine": …}\)'):
+        shoal.train(AGENT, lambda: GymEnv("CartPole-v1"), steps=64)
+    with pytest.raises(ConfigError, match=r'env is a class .*"mine": GymEnv}\), and give its name'):
+        shoal.train(AGENT, GymEnv, steps=64)
     with pytest.raises(ConfigError, match="lives in Python and cannot be compiled"):
         shoal.train(AGENT, vector, steps=64, path="fused")
     vector.metadata = {}
