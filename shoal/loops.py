@@ -44,9 +44,10 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
 
     def one(learner: Tree, held: Tree, learn_key: Key, draw_key: Key) -> tuple[Tree, Tree, Metrics]:
         held, sample = buffer.sample(held, draw_key)
-        batch = Batch(sample.batch, memory, behaviour, every / updates, sample.weight)
-        learner, metrics, priorities = learn(algorithm, learner, batch, learn_key)
-        return learner, held if priorities is None else buffer.update(held, sample.ticket, priorities), metrics
+        # from memory: learning is compiled as if the draw came from elsewhere, as it does where rows do not lie on the device
+        drawn, weight = serial.settled((sample.batch, sample.weight)) if desk.buffer != () else (sample.batch, sample.weight)
+        learner, metrics, priorities = learn(algorithm, learner, Batch(drawn, memory, behaviour, every / updates, weight), learn_key)
+        return learner, held if priorities is None else buffer.update(held, sample.ticket, serial.settled(priorities)), metrics
 
     if (updates, every) == (1, rows) and desk.buffer == ():  # held for this one update only
         learner, held, metrics = one(desk.learner, held, learn_key, draw_key)
