@@ -5,19 +5,22 @@ Ratios are taken pair by pair; a round in which others took more than 5 % of the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import queue
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import stats, table
+from benchmarks import peers, stats, table
 
 PAGE = table.ROOT / "docs" / "speed.md"
 RESULTS = table.ROOT / "benchmarks" / "results"
@@ -65,11 +68,16 @@ class Worker:
         self.name = name
         self._errors = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 - lives as long as the process
         command = [str(python), "-m", f"benchmarks.workers.{module}", *args]
-        self._process = subprocess.Popen(command, cwd=table.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=self._errors, text=True, env={**os.environ, **(env or {})})
+        # a session of its own: whatever it starts can be ended with it
+        self._process = subprocess.Popen(command, cwd=table.ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                                         text=True, env={**os.environ, **(env or {})}, start_new_session=True)
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self.about: dict[str, Any] = json.loads(self._wait("READY ", START_S).removeprefix("READY "))
+        try:
+            self.about: dict[str, Any] = json.loads(self._wait("READY ", START_S).removeprefix("READY "))
+        except BaseException:
+            self.close()
+            raise
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -102,13 +110,24 @@ class Worker:
 
     def close(self) -> None:
         if self._process.stdin is not None and not self._process.stdin.closed:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
         try:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        end_session(self._process.pid)
         self._errors.close()
+
+
+def end_session(leader: int) -> None:
+    """End whatever is left of the processes that ``leader`` started, stopped ones too; where there is no /proc, nothing."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):  # gone meanwhile
+            state, _, _, session = stat.read_text().rsplit(")", 1)[1].split()[:4]
+            if int(session) == leader and state != "Z":
+                os.kill(int(stat.parent.name), signal.SIGKILL)
 
 
 class Work(NamedTuple):
@@ -117,7 +136,7 @@ class Work(NamedTuple):
     name: str
     num_envs: int
     num_steps: int
-    target: float
+    target: float = 0.0
 
     @property
     def args(self) -> list[str]:
@@ -172,3 +191,54 @@ def record(name: str, kept: list[dict[str, Any]], dropped: list[dict[str, Any]],
 def close(workers: list[Worker]) -> None:
     for worker in workers:
         worker.close()
+
+
+class Entry(NamedTuple):
+    """A contestant that has not been started."""
+
+    name: str
+    module: str
+    args: list[str]
+    home: str = ""  # the peers' environment that it runs in; none: shoal's
+    env: dict[str, str] | None = None
+
+
+class Pair(NamedTuple):
+    """Two contestants by name; a row of the page."""
+
+    ours: str
+    peer: str
+    target: float | None = None  # none: nothing is claimed
+
+
+def start(entries: list[Entry]) -> tuple[list[Worker], list[str]]:
+    """Those that warmed up, and the names of peers that cannot be installed or do not start. One of ours that does not is an error."""
+    workers: list[Worker] = []
+    absent: list[str] = []
+    for name, module, args, home, env in entries:
+        try:
+            workers.append(Worker(name, peers.python(home) if home else sys.executable, module, args, env))
+        except BaseException as error:
+            if not home or not isinstance(error, (OSError, RuntimeError, subprocess.SubprocessError)):
+                close(workers)
+                raise
+            print(f"{name}: NOT run: {error}", flush=True)
+            absent.append(name)
+    return workers, absent
+
+
+def compete(part: str, work: Work, entries: list[Entry], pairs: list[Pair]) -> bool:
+    """Samples of all in turn and a row for each pair. Whether all targets are met, and nobody was missing."""
+    workers, absent = start(entries)
+    try:
+        there = {worker.name: worker for worker in workers}
+        held = [pair for pair in pairs if pair.ours in there and pair.peer in there]
+        if not held:
+            return False
+        kept, dropped = rounds(workers)
+        rows = [row(work._replace(target=pair.target or 0.0), there[pair.ours], there[pair.peer], kept, pair.target is not None)
+                for pair in held]
+        record(part, kept, dropped, rows)
+        return not absent and all(found["met"] != "no" for found in rows)
+    finally:
+        close(workers)
