@@ -1,7 +1,7 @@
 """The peers' own environments: never mixed with shoal's. Made with pip under ``.peers/`` when absent.
 
 ``SHOAL_PEERS`` may name a folder that has them already, as ``t1/`` (Stable-Baselines3, SBX, MuJoCo), ``j1/`` (rejax),
-``c1/`` (cpprb) and ``f1/`` (flashbax).
+``c1/`` (cpprb), ``f1/`` (flashbax), ``e1/`` (EnvPool), ``r1/`` (RLlib) and ``s1/`` (Sample Factory).
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ INSTALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "j1": (("jax==0.10.2", "flax", "optax", "distrax", "rejax", "gymnax==0.0.9"),),
     "c1": (("cpprb",),),
     "f1": (("jax==0.10.2", "flashbax"),),
+    "e1": (("envpool", "gymnasium"),),
+    "r1": (("torch==2.13.0",), ("ray[rllib]",)),
+    "s1": (("torch==2.13.0",), ("sample-factory",)),
 }
 PROBES = {"t1": "import torch, stable_baselines3, sbx, mujoco", "j1": "import rejax, gymnax", "c1": "import cpprb",
-          "f1": "import flashbax"}
+          "f1": "import flashbax", "e1": "import envpool, gymnasium", "r1": "import torch, ray.rllib",
+          "s1": "import torch, sample_factory, gymnasium"}
 
 
 def folder() -> Path:
