@@ -12,18 +12,14 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks import off_policy, peers, spread, table
-from benchmarks.contest import PAGE, START, START_S, Work, Worker, close, record, rounds, row
-
-CHECKS = ("check", "found", "wanted", "met", "commit", "date")
-
+from benchmarks.checks import check, put, train
+from benchmarks.contest import PAGE, Work, Worker, close, record, rounds, row
 
 # the parts -----------------------------------------------------------------------------------------------------------
 
@@ -76,15 +72,6 @@ def bench_fused(seconds: float) -> bool:
     return good
 
 
-def _train(out: Path, *args: str) -> dict[str, Any]:
-    """What ``shoal train … --json`` answers."""
-    command = [sys.executable, "-m", "shoal", "train", "ppo", *args, "--device", "cpu", "--json", "--quiet", "--out", str(out)]
-    done = subprocess.run(command, cwd=table.ROOT, capture_output=True, text=True, timeout=START_S)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 _SMALL = {
     "fused, 8 × 128": ("cartpole", "--num-envs", "8", "--num-steps", "128", "--steps", "20480"),
     "fused, 2,048 × 32": ("cartpole", "--num-envs", "2048", "--num-steps", "32", "--steps", "262144"),
@@ -99,11 +86,11 @@ def bench_threads(seconds: float) -> bool:
     rows = []
     for name, args in _SMALL.items():
         with tempfile.TemporaryDirectory() as folder:
-            hashes = [_train(Path(folder) / str(n), *args, *_SAME, "--threads", str(n))["params_sha256"] for n in (1, 2, 4)]
+            hashes = [train(Path(folder) / str(n), *args, *_SAME, "--threads", str(n))["params_sha256"] for n in (1, 2, 4)]
         same = len(set(hashes)) == 1
         found = ", ".join(f"{h[:12]}…" for h in (hashes[:1] if same else hashes))
-        rows.append(_check(f"params_sha256 with --threads 1, 2, 4: {name}", found, "equal", same))
-    return _put_checks(rows)
+        rows.append(check(f"params_sha256 with --threads 1, 2, 4: {name}", found, "equal", same))
+    return put(rows)
 
 
 def bench_recompile(seconds: float) -> bool:
@@ -115,12 +102,12 @@ def bench_recompile(seconds: float) -> bool:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             longer = [*args[:-1], "81920", *_SAME, "--checkpoint-every", "20480"]
-            _train(out, *longer)
+            train(out, *longer)
             counts = compilations((out / "timing.jsonl").read_text())
         late = counts[-1] - counts[0]
         found = f"{late} in {len(counts) - 1} calls, 4 checkpoints"
-        rows.append(_check(f"compilations after warm-up: {name}", found, "0", late == 0))
-    return _put_checks(rows)
+        rows.append(check(f"compilations after warm-up: {name}", found, "0", late == 0))
+    return put(rows)
 
 
 def compilations(timing: str) -> list[int]:
@@ -131,20 +118,9 @@ def compilations(timing: str) -> list[int]:
     return counts
 
 
-def _check(what: str, found: str, wanted: str, met: bool) -> dict[str, str]:
-    print(f"{what}: {found} (wanted {wanted}): {'yes' if met else 'NO'}", flush=True)
-    return {"check": what, "found": found, "wanted": wanted, "met": "yes" if met else "no", "commit": table.commit(),
-            "date": table.today()}
-
-
-def _put_checks(rows: list[dict[str, str]]) -> bool:
-    table.update(PAGE, START, rows, CHECKS, ("check",))
-    return all(found["met"] == "yes" for found in rows)
-
-
 PARTS = {"ported": bench_ported, "fused": bench_fused, "dqn": off_policy.bench_dqn, "dqn_fused": off_policy.bench_dqn_fused,
          "sac": off_policy.bench_sac, "replay": off_policy.bench_replay, "threads": bench_threads, "recompile": bench_recompile,
-         "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag}
+         "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag, "stepping": spread.bench_stepping}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
+from benchmarks.checks import check, put, train
 from benchmarks.contest import Entry, Pair, Work, compete
 
 _SINGLE = {"OMP_NUM_THREADS": "1"}
@@ -46,3 +51,38 @@ def bench_lag(seconds: float) -> bool:
     entries = [_shoal(ours, work, seconds, "--workers", "1", "--lag", "1"), _sb3(sb3, work, seconds),
                Entry(sbx, "sb3_worker", [*work.args, "--seconds", str(seconds), "--path", "sbx"], "t1", {"JAX_PLATFORMS": "cpu"})]
     return compete("lag", work, entries, [Pair(ours, sb3, 7.0), Pair(ours, sbx, 7.0)])
+
+
+def bench_stepping(seconds: float) -> bool:
+    """Gymnasium's CartPole-v1 stepped by actions that are drawn, 8 and 64 environments: against AsyncVectorEnv, SyncVectorEnv, EnvPool."""
+    two, here = "2 workers, lag 1", "in process"
+    asynchronous, synchronous, pool = "Gymnasium, AsyncVectorEnv", "Gymnasium, SyncVectorEnv", "EnvPool, 2 threads"
+    good = _chosen_by_itself()
+    for num_envs, target in ((8, None), (64, 1.3)):
+        work = Work(f"stepping Gymnasium CartPole-v1, {num_envs} envs, drawn actions", num_envs, 128)
+        ours = ("--work", "stepping")
+        theirs = [Entry(name, "vector_worker", [*work.args, "--seconds", str(seconds), "--path", path, "--workers", "2"], "e1", _SINGLE)
+                  for name, path in ((asynchronous, "async"), (synchronous, "sync"), (pool, "envpool"))]
+        entries = [_shoal(two, work, seconds, *ours, "--workers", "2", "--lag", "1"), *theirs, _shoal(here, work, seconds, *ours)]
+        pairs = [Pair(two, asynchronous, 8.0), Pair(two, synchronous, target), Pair(two, pool), Pair(here, synchronous), Pair(here, pool)]
+        good &= compete(f"stepping-{num_envs}", work, entries, pairs)
+    return good
+
+
+def _chosen_by_itself() -> bool:
+    """With ``--runtime processes`` and nothing said about workers: none for steps that take microseconds, some for a millisecond."""
+    rows = []
+    for env, wanted in (("CartPole-v1", "0"), ("Burning-v0", "> 1")):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "run"
+            train(out, env, "--plugin", "benchmarks.workers.burning", "--runtime", "processes", "--num-envs", "16", "--num-steps", "32",
+                  "--steps", "2048", "--eval-episodes", "1", "--preset", "none")
+            workers = num_workers((out / "timing.jsonl").read_text())
+        rows.append(check(f"workers that --runtime processes chooses for {env}", str(workers), wanted, (workers > 1) == (wanted == "> 1")))
+    return put(rows)
+
+
+def num_workers(timing: str) -> int:
+    """How many workers a run had, from its timing.jsonl."""
+    last = json.loads(timing.splitlines()[-1])
+    return sum(name.startswith("worker") and name.endswith("_busy") for name in last)

@@ -14,7 +14,7 @@ from typing import Any
 def settings() -> argparse.Namespace:
     """The work to do, from the command line: the same flags for every worker."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--work", default="ppo", choices=("ppo", "dqn", "sac", "uniform", "prioritised"))
+    parser.add_argument("--work", default="ppo", choices=("ppo", "dqn", "sac", "uniform", "prioritised", "stepping"))
     parser.add_argument("--num-envs", type=int, default=1)
     parser.add_argument("--num-steps", type=int, default=1)
     parser.add_argument("--num-epochs", type=int, default=4)

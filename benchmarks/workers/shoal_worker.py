@@ -1,4 +1,4 @@
-"""shoal's PPO as a user has it: one run of the main loop in a run folder, with its metrics and checkpoints.
+"""shoal's training as a user has it: one run of the main loop in a run folder, with its metrics and checkpoints.
 
 The run pauses between samples, at calls of the engine; whatever the main loop does between calls is timed with them.
 ``--path fused`` trains the compiled cartpole, ``--path ported`` Gymnasium's CartPole-v1.
@@ -67,6 +67,10 @@ def _agent(given: Any) -> Any:
     if given.work == "sac":
         return shoal.SAC(num_steps=given.num_steps, capacity=100_000, start_size=300, batch_size=256, updates=1, update_every=1,
                          learning_rate=3e-4, horizon=horizon, discount=0.99, hidden=(256, 256), activation="relu", tau=0.005)
+    if given.work == "stepping":
+        from benchmarks.workers.aimless import Aimless
+
+        return Aimless(num_steps=given.num_steps)
     return shoal.PPO(num_steps=given.num_steps, num_epochs=given.num_epochs, num_minibatches=given.num_minibatches,
                      learning_rate=2.5e-4, learning_rate_schedule="linear", horizon=horizon, discount=0.99, gae_lambda=0.95,
                      clip=0.2, entropy_coef=0.01, value_coef=0.5, max_grad_norm=0.5, hidden=(64, 64), activation="tanh")
@@ -86,11 +90,13 @@ def main() -> None:
     runtime.engine = lambda *args, **settings: Gate(make_fn(*args, **settings), given.seconds, begun)
     env = given.env or ("Pendulum-v1" if given.work == "sac" else "cartpole" if given.path == "fused" else "CartPole-v1")
     log_every = max(given.num_envs * given.num_steps, _BUDGET[given.path] // 500)
+    lane_envs = given.num_envs // max(1, given.workers)  # a lane for each worker, or lanes of the usual size
+    lane_envs = lane_envs if given.work == "stepping" or given.num_envs % 8 else min(lane_envs, 8)
+    plugins = [f"benchmarks.workers.{name}" for name, used in (("burning", given.env), ("aimless", given.work == "stepping")) if used]
     with tempfile.TemporaryDirectory() as folder:
         loop = shoal.MainLoop(env, _agent(given), runtime=runtime, path=given.path, num_envs=given.num_envs, lag=given.lag,
-                              lane_envs=min(given.num_envs, 8) if given.num_envs % 8 == 0 else given.num_envs, threads=given.threads or 1,
-                              device="cpu", log_every=log_every, out=Path(folder) / "run",
-                              plugins=("benchmarks.workers.burning",) if given.env else ())
+                              lane_envs=lane_envs, threads=given.threads or 1, device="cpu", log_every=log_every,
+                              out=Path(folder) / "run", plugins=tuple(plugins))
         try:
             loop.run(steps=10**12)
         except StopIteration:
