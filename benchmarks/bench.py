@@ -120,7 +120,8 @@ def compilations(timing: str) -> list[int]:
 
 PARTS = {"ported": bench_ported, "fused": bench_fused, "dqn": off_policy.bench_dqn, "dqn_fused": off_policy.bench_dqn_fused,
          "sac": off_policy.bench_sac, "replay": off_policy.bench_replay, "threads": bench_threads, "recompile": bench_recompile,
-         "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag, "stepping": spread.bench_stepping}
+         "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag, "stepping": spread.bench_stepping,
+         "exchange": spread.bench_exchange}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,6 +10,7 @@ from benchmarks.checks import check, put, train
 from benchmarks.contest import Entry, Pair, Work, compete
 
 _SINGLE = {"OMP_NUM_THREADS": "1"}
+_SHARE = 0.667  # of a rate: at most 1.5 times the time
 
 
 def _shoal(name: str, work: Work, seconds: float, *more: str) -> Entry:
@@ -86,3 +87,15 @@ def num_workers(timing: str) -> int:
     """How many workers a run had, from its timing.jsonl."""
     last = json.loads(timing.splitlines()[-1])
     return sum(name.startswith("worker") and name.endswith("_busy") for name in last)
+
+
+def bench_exchange(seconds: float) -> bool:
+    """A version of the parameters to a worker and word back, 1 MB and 40 MB in 8 leaves: against a copy in shared memory with a signal."""
+    step, free, plain = "1 worker, in step", "1 worker, without waiting", "shared memory and a pipe"
+    good = True
+    for size in (1, 40):
+        work = Work(f"parameters to a worker and word back, {size} MB in 8 leaves, exchanges", size, 1)
+        entries = [Entry(name, "exchange_worker", [*work.args, "--seconds", str(seconds), "--path", path])
+                   for name, path in ((step, "step"), (plain, "plain"), (free, "free"))]
+        good &= compete(f"exchange-{size}", work, entries, [Pair(step, plain, _SHARE), Pair(free, plain, _SHARE)])
+    return good
