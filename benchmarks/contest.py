@@ -177,11 +177,16 @@ def row(work: Work, shoal: Worker, peer: Worker, kept: list[dict[str, Any]], cla
     }
 
 
-def record(name: str, kept: list[dict[str, Any]], dropped: list[dict[str, Any]], rows: list[dict[str, str]]) -> None:
-    """The samples behind the rows, and the rows themselves."""
+def keep(name: str, kept: list[dict[str, Any]], dropped: list[dict[str, Any]]) -> None:
+    """The samples of a part, in a file."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     data = {"commit": table.commit(), "date": table.today(), "kept": kept, "dropped": dropped}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def record(name: str, kept: list[dict[str, Any]], dropped: list[dict[str, Any]], rows: list[dict[str, str]]) -> None:
+    """The samples behind the rows, and the rows themselves."""
+    keep(name, kept, dropped)
     table.update(PAGE, START, rows, COLUMNS, KEYS)
     for found in rows:
         print(f"{found['work']}: shoal ({found['shoal']}) {found['steps/s']}, {found['peer']} {found['peer steps/s']}: "

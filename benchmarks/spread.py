@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from benchmarks.checks import check, put, train
-from benchmarks.contest import Entry, Pair, Work, compete
+from benchmarks.contest import Entry, Pair, Work, close, compete, keep, rounds, start
 
 _SINGLE = {"OMP_NUM_THREADS": "1"}
 _SHARE = 0.667  # of a rate: at most 1.5 times the time
@@ -99,3 +101,67 @@ def bench_exchange(seconds: float) -> bool:
                    for name, path in ((step, "step"), (plain, "plain"), (free, "free"))]
         good &= compete(f"exchange-{size}", work, entries, [Pair(step, plain, _SHARE), Pair(free, plain, _SHARE)])
     return good
+
+
+_ALIKE, _REST = 1.2, 0.2  # how far apart the two sides may be; the share of the shorter that may be left of it
+_TRIAL = 8  # epochs that a first look is taken with
+
+
+class Overlap(NamedTuple):
+    """Seconds of an iteration: collecting and learning one after the other, and what it takes with both at once."""
+
+    collect_s: float
+    learn_s: float
+    lagged_s: float
+
+    @property
+    def alike(self) -> bool:
+        return max(self.collect_s, self.learn_s) <= _ALIKE * min(self.collect_s, self.learn_s)
+
+    @property
+    def rest(self) -> float:
+        """What is left over of the shorter side, as a share of it."""
+        return (self.lagged_s - max(self.collect_s, self.learn_s)) / min(self.collect_s, self.learn_s)
+
+
+def sides(sample: dict[str, Any]) -> tuple[float, float]:
+    """Seconds that an iteration at lag 0 collects, and that it learns."""
+    spans = sample["spans_s"]
+    return spans["ask"] + spans["wait"], spans["update"] + spans["publish"]
+
+
+def overlap(size: int, kept: list[dict[str, Any]], apart: str, lagged: str) -> Overlap:
+    """From rounds of a run at lag 0 and one at lag 1: the round in the middle by what is left over."""
+    found = sorted((Overlap(*sides(got[apart]), size / got[lagged]["rate"]) for got in kept), key=lambda one: one.rest)
+    middle = statistics.median_low(range(len(found)))
+    return found[middle]
+
+
+def bench_overlap(seconds: float) -> bool:
+    """Where collecting and learning take as long, an iteration at lag 1 takes little longer than one of them."""
+    work, apart, lagged = Work("", 8, 128), "lag 0", "lag 1"
+
+    def entry(name: str, epochs: int) -> Entry:
+        return _shoal(name, work, seconds, "--workers", "1", "--lag", name[-1], "--num-epochs", str(epochs))
+
+    workers, _ = start([entry(apart, _TRIAL)])
+    try:
+        collect_s, learn_s = (statistics.median(x) for x in zip(*(sides(workers[0].sample()) for _ in range(3)), strict=True))
+    finally:
+        close(workers)
+    epochs = max(1, round(_TRIAL * collect_s / learn_s))
+    workers, _ = start([entry(apart, epochs), entry(lagged, epochs)])
+    try:
+        kept, dropped = rounds(workers)
+    finally:
+        close(workers)
+    keep("overlap", kept, dropped)
+    what = "an iteration at lag 1, PPO, Gymnasium CartPole-v1, 8 envs × 128 steps, one worker"
+    wanted = f"≤ max + {_REST:g} · min, the two within {_ALIKE - 1:.0%} of each other"
+    if not kept:
+        return put([check(what, "no quiet round: the machine is too busy to measure on", wanted, False)])
+    found = overlap(work.num_envs * work.num_steps, kept, apart, lagged)
+    said = (f"{found.lagged_s * 1e3:.1f} ms = max + {found.rest:.2f} · min of collecting {found.collect_s * 1e3:.1f} ms and learning "
+            f"{found.learn_s * 1e3:.1f} ms ({epochs} epochs, {len(kept)} rounds)")
+    said += "" if found.alike else "; the two are too far apart to tell"
+    return put([check(what, said, wanted, found.alike and found.rest <= _REST)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,54 @@ from benchmarks.workers import protocol
 _BUDGET = {"ported": 1_000_000, "fused": 10_000_000}  # rows of metrics are as far apart as in a run of so many steps
 
 
+class Stopwatch:
+    """A timeline that only adds up: seconds by the name of a span, in the driver."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+
+    @contextmanager
+    def span(self, name: str, **about: int) -> Iterator[None]:
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - begun
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+    close = flush
+
+
 class Gate:
     """An engine that gives samples: before each call it looks whether one is complete, and if so waits for the next request."""
 
     def __init__(self, engine: Any, seconds: float, begun: float):
         self._engine, self._seconds, self._begun = engine, seconds, begun
         self._requests: Iterator[str] | None = None
+        self._watch = Stopwatch()
         self.warm_s = 0.0
         self._reset()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
+    def settle(self, *args: Any) -> None:
+        self._engine.settle(*args)
+        if hasattr(self._engine, "trace"):
+            self._engine.trace = self._watch
+
     def _reset(self) -> None:
-        self._steps, self._run_s, self._since = 0, 0.0, time.perf_counter()
+        self._steps, self._iterations, self._run_s, self._since = 0, 0, 0.0, time.perf_counter()
+        self._watch.spent.clear()
 
     def run(self, limits: Any) -> Any:
         spent = time.perf_counter() - self._since
         if self.warm_s and spent >= self._seconds:
             self._exchange(spent)
         report = self._engine.run(limits)
+        self._iterations += len(report.iterations)
         self._steps += len(report.iterations) * self._engine.steps_per_iteration
         self._run_s += report.run_s
         if not self.warm_s:
@@ -51,7 +80,8 @@ class Gate:
             self._requests = protocol.requests(about)
         else:
             protocol.answer({"rate": self._steps / spent, "steps": self._steps, "seconds": spent,
-                             "engine_rate": self._steps / self._run_s})
+                             "engine_rate": self._steps / self._run_s, "iteration_s": self._run_s / self._iterations,
+                             "spans_s": {name: seconds / self._iterations for name, seconds in self._watch.spent.items()}})
         next(self._requests)  # at the end of the input this ends the run
         self._reset()
 
