@@ -39,8 +39,20 @@ A commit with a plus had changes of its own on top. Figures on a GPU stand next 
 kind of device.
 
 All PPO rows: 64×64 tanh networks, separate for policy and value; 4 epochs of 4 minibatches, so 16 gradient steps per iteration;
-Adam, learning rate 2.5e-4 (annealed linearly, except in rejax, which has no schedule), discount 0.99, GAE 0.95, clip 0.2,
-entropy 0.01.
+Adam, learning rate 2.5e-4 (annealed linearly, except in rejax, which has no schedule, RLlib and Sample Factory), discount 0.99,
+GAE 0.95, clip 0.2, entropy 0.01.
+
+All rows with several processes: 16 environments in two workers (shoal), in two env runners with the learner in the driver (RLlib), in
+two rollout workers (Sample Factory) or in a process each (Stable-Baselines3). Sample Factory never waits, so all of it is stopped by a
+signal between samples, and its environments count its steps; it needs an older Gymnasium.
+
+All stepping rows: nothing is learned. Peers are given actions drawn beforehand; shoal draws them a chunk of 128 steps at a time and
+delivers whole chunks to a main loop whose algorithm does nothing with them. EnvPool's environments are written in C++: nothing is
+claimed against it.
+
+All rows of parameters: *steps* are exchanges. The driver writes a version, the worker is told, reads all of it and says so; in step it
+reads where the driver wrote, without waiting into memory of its own. The peer is one copy into shared memory, a signal through a pipe,
+one copy out and a signal back. A ratio of 0.667 is 1.5 times the time.
 
 All DQN rows: a 120×84 relu network, plain (not double) targets, 10,000 rows of replay, batches of 128, an update for every 10
 environment steps, the target network copied every 500 steps, Adam with 2.5e-4, epsilon fixed at 0.05. shoal's chunks are 10 steps,

@@ -75,12 +75,11 @@ def _train(given: Any, folder: str) -> None:
 class Training:
     """The whole of Sample Factory, as one group of processes that goes on and stands still."""
 
-    def __init__(self, given: Any, folder: str):
+    def __init__(self, command: list[str], folder: str, name: str, num_envs: int):
         path = Path(folder) / "counts"
-        path.write_bytes(bytes(_ITEM * given.num_envs))
+        path.write_bytes(bytes(_ITEM * num_envs))
         self._counts = counters(path)
-        env = os.environ | {_COUNTS: str(path), _ENV: given.env or "CartPole-v1", "PYTHONPATH": os.getcwd()}
-        command = [sys.executable, "-m", "benchmarks.workers.sample_factory_worker", *sys.argv[1:], "--path", "train"]
+        env = os.environ | {_COUNTS: str(path), _ENV: name, "PYTHONPATH": os.getcwd()}
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0)
 
     def run(self, steps: int, deadline_s: float = _SAMPLE_S) -> int:
@@ -109,7 +108,8 @@ def main() -> None:
         return _train(given, os.path.dirname(os.environ[_COUNTS]))
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        training = Training(given, folder)
+        command = [sys.executable, "-m", "benchmarks.workers.sample_factory_worker", *sys.argv[1:], "--path", "train"]
+        training = Training(command, folder, given.env or "CartPole-v1", given.num_envs)
         try:
             size = given.num_envs * given.num_steps
             training.run(size, _START_S)
