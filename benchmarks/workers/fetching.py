@@ -1,7 +1,7 @@
-"""A worker of shoal's that only fetches parameters and says so, with the messages of a run; and its driver.
+"""A worker of shoal's that only fetches parameters and says so, over the channel of a run; and its driver.
 
-Both are the real ones, with making chunks left out: the driver writes a version, tells the worker that there is room, the worker reads
-what is there and answers with an empty chunk. ``python -m benchmarks.workers.fetching``, started by its driver.
+Both are the real ones, with chunks left out: the driver writes a version and asks for work, the worker reads what is there and answers
+with a line. ``python -m benchmarks.workers.fetching``, started by its driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from shoal.runtime import worker
 from shoal.runtime.hand import Hand
 from shoal.runtime.stream import Stream
-from shoal.types import Chunk
 
 
 class _Fetcher(worker._Worker):
@@ -29,12 +28,12 @@ class _Fetcher(worker._Worker):
         self._line.send({"is": "ready", "notes": [], "mode": ""}, self._deadline_s)
 
     def run(self) -> None:
-        seq, own = 0, None
+        own = None
         while True:
             message = self._line.receive(worker.IDLE_S)
             if message is None or message["is"] == "end":
                 return
-            version = int(self._params._stamps[self._params._slots])
+            version = message["seq"]
             if self._copies:  # as workers do that wait for nobody
                 version, _ = self._params.newest(self._deadline_s)
             else:  # in step they read it where it lies; here each number once
@@ -42,8 +41,7 @@ class _Fetcher(worker._Worker):
                 own = own if own is not None else [np.empty_like(x) for x in leaves]
                 for mine, theirs in zip(own, leaves, strict=True):
                     np.copyto(mine, theirs)
-            self.put(Chunk(0, 0, seq, version, (), (), (), ()), self._deadline_s)
-            seq += 1
+            self._line.send({"is": "chunk", "version": version}, self._deadline_s)
 
 
 class _Hand(Hand):
@@ -73,10 +71,10 @@ class Publisher(Stream):
     def exchange(self, version: int, leaves: list[np.ndarray], deadline_s: float) -> None:
         """Publish a version and wait until the worker has it."""
         self.publish(version, leaves, deadline_s)
-        self.hands[0].free(0)
-        chunk = self.take(deadline_s)
-        if chunk.version != version:
-            raise RuntimeError(f"published version {version}, but the worker has {chunk.version}")
+        self.hands[0].ask(version, {0})
+        message = self.hands[0].line.receive(deadline_s)
+        if message is None or message.get("version") != version:
+            raise RuntimeError(f"published version {version}, but the worker said {message}")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,10 @@ class Crew:
         slot = version % self._slots
         assert self._pages is not None
         self._stamps[slot] = -1
-        self._layout.write(self._pages, _STAMPS + slot * self._layout.size, [np.asarray(x) for x in leaves])
+        if slot not in self._views:
+            self._views[slot] = self._layout.views(self._pages, _STAMPS + slot * self._layout.size)
+        for view, leaf in zip(self._views[slot], leaves, strict=True):
+            np.copyto(view, np.asarray(leaf))
         self._stamps[slot] = version
 
     def _open(self) -> None:
@@ -78,6 +81,7 @@ class Crew:
         versions: dict[int, Any] = self._params.versions  # type: ignore[attr-defined]
         self._layout = Layout.of([np.asarray(x) for x in next(iter(versions.values()))])
         self._pages = Pages(_STAMPS + self._slots * self._layout.size)
+        self._views: dict[int, list[np.ndarray]] = {}  # by slot
         self._stamps = self._pages.array("int64", (self._slots + 1,), 0)  # the last: the newest of all
         self._stamps[:] = -1
         for version, leaves in sorted(versions.items())[-self._slots:]:
@@ -285,6 +289,7 @@ class Crew:
         if self._pages is not None:
             self._pages.close()
             self._pages, self._stamps = None, self._stamps.copy()
+            self._views.clear()
 
 
 def _standing(before: Any, chunk: Chunk) -> Any:

@@ -29,7 +29,7 @@ class Stream(Crew):
     def __init__(self, *args: Any, **settings: Any):
         super().__init__(*args, **settings)
         self.overlaps = False  # it is never asked
-        self._slots, self._told = ROOM + 2, self._told | {"free": True}
+        self._slots, self._told = 2, self._told | {"free": True}
         self._before = 0  # lives of earlier runs of this folder
         self._waiting: Counter[tuple[int, int]] = Counter()  # by lane and life: chunks that came and have not been used up
         self.made, self.lost, self.dropped = 0, 0, 0  # of lives that are over; of all

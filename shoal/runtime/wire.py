@@ -55,11 +55,11 @@ class Line:
         """The next message, or None where none has come in time."""
         until = time.monotonic() + deadline_s
         while b"\n" not in self._rest:
+            if not self._reads.poll(max(0.0, until - time.monotonic()) * 1000):
+                return None
             try:
                 data = self._socket.recv(1 << 16)
             except BlockingIOError:
-                if not self._reads.poll(max(0.0, until - time.monotonic()) * 1000):
-                    return None
                 continue
             except ConnectionError as error:
                 raise Gone("the other side is gone") from error
@@ -67,7 +67,7 @@ class Line:
                 raise Gone("the other side is gone")
             self._rest += data
         line, self._rest = self._rest.split(b"\n", 1)
-        return json.loads(line)
+        return json.loads(line.decode())  # quicker than to have the encoding guessed
 
     @property
     def waiting(self) -> bool:

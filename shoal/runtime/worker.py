@@ -76,6 +76,13 @@ class _Params:
         self._layout, self._slots, self._start = Layout.read(plan["layout"]), plan["slots"], plan["start"]
         self._pages = Pages(fd=plan["fd"])
         self._stamps = self._pages.array("int64", (self._slots + 1,), 0)
+        self._views: dict[int, list[Any]] = {}  # by slot
+        self._kept: list[list[Any]] = []  # memory of our own, two versions: fresh memory costs more than what is copied into it
+
+    def _at(self, slot: int) -> list[Any]:
+        if slot not in self._views:
+            self._views[slot] = self._layout.views(self._pages, self._start + slot * self._layout.size)
+        return self._views[slot]
 
     def latest(self, version: int, deadline_s: float) -> tuple[int, Any]:
         from shoal.errors import DeadlineError
@@ -83,11 +90,12 @@ class _Params:
         slot = version % self._slots
         if self._stamps[slot] != version:  # it is published before it is asked for
             raise DeadlineError(f"parameters of version {version} are not published, but {self._stamps[slot]}")
-        return version, self._layout.views(self._pages, self._start + slot * self._layout.size)
-
+        return version, list(self._at(slot))
 
     def newest(self, deadline_s: float) -> tuple[int, Any]:
-        """The newest version, in memory of our own: the driver goes on writing while it is used."""
+        """The newest version, in memory of our own: the driver goes on writing while it is used. It stays until the call after next."""
+        import numpy as np
+
         from shoal.errors import DeadlineError
 
         until = time.monotonic() + deadline_s
@@ -95,9 +103,13 @@ class _Params:
             version = int(self._stamps[self._slots])
             slot = version % self._slots
             if self._stamps[slot] == version:
-                leaves = [x.copy() for x in self._layout.views(self._pages, self._start + slot * self._layout.size)]
+                theirs = self._at(slot)
+                ours = [np.empty_like(x) for x in theirs] if len(self._kept) < 2 else self._kept.pop(0)
+                self._kept.append(ours)
+                for mine, x in zip(ours, theirs, strict=True):
+                    np.copyto(mine, x)
                 if self._stamps[slot] == version:  # it was not written over meanwhile
-                    return version, leaves
+                    return version, list(ours)
         raise DeadlineError("no version of the parameters stays long enough to be read")
 
 
