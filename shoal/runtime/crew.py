@@ -36,6 +36,7 @@ class Crew:
     """The workers of a run."""
 
     asks = True  # for every chunk
+    learns = False  # in workers, too: they compile that after their first steps
     staleness: Any = {}  # none is counted
 
     def __init__(self, world: World, params: ParamSource, lag: int, *, told: dict[str, Any], workers: int, step_timeout_s: float,
@@ -138,7 +139,8 @@ class Crew:
         for fd, _ in poll.poll(limit_s * 1000):
             self._hear(by_fd[fd])
         for hand in self.hands:
-            limit_s = self._timeout_s if hand.received else max(_START_S, self._timeout_s)
+            warm = hand.received or (hand.has_stepped and not self.learns)
+            limit_s = self._timeout_s if warm else max(_START_S, self._timeout_s)
             if hand.process is not None and hand.is_silent(limit_s):
                 cause = supervise.Cause("silent", f"no sign of life for {limit_s:g} s, {hand.whereabouts()}")
                 self._failed(hand, hand.place, cause)

@@ -153,6 +153,11 @@ class Hand:
         """Seconds that this life has spent on chunks."""
         return int(self.beat[5]) * 1e-9 if self.life else 0.0
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an environment of this life has taken a step: acting has been compiled by then."""
+        return self.ready and int(self.beat[0]) >= 0
+
     def is_silent(self, limit_s: float) -> bool:
         """Whether it owes something and has not moved for so long."""
         now, beat = time.monotonic(), tuple(self.beat.tolist())
@@ -167,7 +172,7 @@ class Hand:
             return "starting up"
         if phase == PLAY:
             return f"environment {env}, at step {step} of an evaluation"
-        what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {step} of chunk {self.seq}")
+        what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {max(0, step)} of chunk {self.seq}")
         return f"lane {lane}, environment {env}, {what}"
 
     def cause(self) -> supervise.Cause:

@@ -55,6 +55,8 @@ def pushed_like(world: World) -> Tree:
 class Pushes(Stream):
     """Workers whose chunks are pushes; what is published to them is the whole learner."""
 
+    learns = True
+
     def __init__(self, *args: Any, **settings: Any):
         super().__init__(*args, **settings)
         self._told |= {"learns": True}

@@ -154,6 +154,7 @@ class _Worker:
                 else:
                     record = lanes.from_tensors(like, tensors, f"lane{index}")
                     notes += [[index, note] for note in actor.restore(record, inexact=bool(plan["inexact"]))]
+        self._beat[0] = -1  # until a step is taken, which is after all has been compiled
         self._line.send({"is": "ready", "notes": notes, "mode": world.mode}, self._deadline_s)
 
     def run(self) -> None:
