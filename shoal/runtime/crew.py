@@ -13,14 +13,13 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from shoal.errors import DeadlineError, ShoalError
+from shoal.errors import DeadlineError, Interrupted, ShoalError
 from shoal.host_lane import HostRecord, Log, grown
 from shoal.loops import Scores
 from shoal.runtime import lanes as lanes_
 from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World, beside, from_tensors, part, to_tensors
-from shoal.runtime.ported import Interrupted
 from shoal.runtime.trace import OFF, Trace
 from shoal.runtime.wire import Gone, Layout, Pages
 from shoal.scoring import joined, waves
@@ -243,6 +242,8 @@ class Crew:
         until = time.monotonic() + _START_S
         while not all(hand.ready for hand in self.hands):
             self._wait(0.2)
+            if self._asked_to_stop():
+                raise Interrupted
             if time.monotonic() > until:
                 raise DeadlineError("workers were not ready in time")
         notes, self._notes, self._inexact = self._notes, [], False

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, lane, loops, rng
-from shoal.errors import DeadlineError
+from shoal.errors import DeadlineError, Interrupted
 from shoal.host_act import acting
 from shoal.loops import Scores
 from shoal.ops import serial
@@ -27,8 +27,6 @@ from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, Limits, Params, ParamSource, Report, Transition, Tree
-
-
 
 _CALL_S = 0.05  # what a call should take: the main loop looks at signals, saves and writes between two
 
@@ -48,10 +46,6 @@ class Shelf:
         if version not in self.versions:
             raise DeadlineError(f"parameters of version {version} are not published")
         return version, self.versions[version]
-
-
-class Interrupted(Exception):
-    """Waiting for chunks was given up because the run is to stop."""
 
 
 class Here:
