@@ -21,7 +21,7 @@ from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World, beside, from_tensors, part, to_tensors
 from shoal.runtime.trace import OFF, Trace
-from shoal.runtime.wire import Gone, Layout, Pages
+from shoal.runtime.wire import Garbled, Gone, Layout, Pages
 from shoal.scoring import joined, waves
 from shoal.tensors import filled, named
 from shoal.types import Chunk, LaneState, Params, ParamSource
@@ -162,17 +162,23 @@ class Crew:
         except Gone:
             place = hand.place
             self._failed(hand, place, hand.cause())
+        except Garbled as error:
+            self._failed(hand, hand.place, supervise.Cause("garbled", f"sent {error}"))
 
     def _accept(self, hand: Hand, message: dict[str, Any]) -> None:
         index, seq = message["lane"], message["seq"]
         if seq != hand.seq or index not in hand.owed:
             return  # of before a restart
-        views = hand.views(message)
-        data, memory, after, episodes = jax.tree.unflatten(self._structure, views)
+        data, memory, after, episodes = self._unflatten(hand.views(message))
         chunk = Chunk(index, hand.life, seq, message["version"], data, memory, after, episodes)
         self._restarts.delivered(hand.index)
         self._next[index] = _standing(self._next.get(index, self._now.get(index)), chunk)
         self._taken.append(chunk)
+
+    def _unflatten(self, views: list[Any]) -> Any:
+        if len(views) != self._structure.num_leaves:
+            raise Garbled(f"a chunk of {len(views)} arrays, not {self._structure.num_leaves}")
+        return jax.tree.unflatten(self._structure, views)
 
     # ports
 

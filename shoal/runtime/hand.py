@@ -15,7 +15,12 @@ from typing import Any
 from shoal.errors import DeadlineError
 from shoal.host_lane import CLOSE, PLAY, RESET
 from shoal.runtime import supervise
-from shoal.runtime.wire import Gone, Layout, Line, Pages
+from shoal.runtime.wire import Garbled, Gone, Layout, Line, Pages
+
+_FIELDS: dict[str, dict[str, type]] = {  # of what a worker says
+    "ready": {"notes": list, "mode": str}, "layout": {"leaves": list}, "scores": {"first": int, "scores": list},
+    "chunk": {"lane": int, "seq": int, "version": int, "at": int, "layout": int},
+    "error": {"kind": str, "text": str, "fatal": bool, "trace": str}}
 
 
 class Hand:
@@ -135,18 +140,25 @@ class Hand:
     def hear(self) -> dict[str, Any] | None:
         """The next message that has come, if one has; raises ``Gone`` at the end of them."""
         message = self.line.receive(0.0)
-        if message is not None:
-            self._quiet = time.monotonic()
-        if message is not None and message["is"] == "layout":
+        if message is None:
+            return None
+        self._quiet = time.monotonic()
+        fields = _FIELDS.get(str(message.get("is")))
+        if fields is None or not all(isinstance(message.get(name), kind) for name, kind in fields.items()):
+            raise Garbled(f"no message that a worker has: {str(message)[:60]}")
+        if message["is"] == "layout":
             self._layouts.append(Layout.read(message["leaves"]))
             return self.hear()
         return message
 
     def views(self, message: dict[str, Any]) -> list[Any]:
         """The arrays of a chunk, where the worker wrote them."""
+        if message["lane"] not in self.lanes or message["at"] < 0 or not 0 <= message["layout"] < len(self._layouts):
+            raise Garbled(f"a chunk that nobody can have made: {str(message)[:60]}")
+        views = self._layouts[message["layout"]].views(self.chunks, message["at"])
         self.received += 1
         self.owed.discard(message["lane"])
-        return self._layouts[message["layout"]].views(self.chunks, message["at"])
+        return views
 
     @property
     def busy_s(self) -> float:
