@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import safetensors.numpy
 
+from shoal import faultpoint
 from shoal.errors import DeadlineError, Interrupted, ShoalError
 from shoal.host_lane import HostRecord, Log, grown
 from shoal.loops import Scores
@@ -93,6 +94,7 @@ class Crew:
     # workers
 
     def _start(self, hand: Hand) -> None:
+        faultpoint.at("driver", "start")
         standing = {index: self._next.get(index, self._now.get(index)) for index in hand.lanes}
         standing = {index: record for index, record in standing.items() if record is not None}
         tensors = {name: x for index, record in standing.items() for name, x in to_tensors(_whole(record), f"lane{index}").items()}

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import flow, lane, loops, rng
+from shoal import faultpoint, flow, lane, loops, rng
 from shoal.errors import DeadlineError, Interrupted
 from shoal.host_act import acting
 from shoal.loops import Scores
@@ -227,10 +227,12 @@ class Ported:
         """Have chunk ``seq`` of every lane made, once."""
         if self._asked < seq:
             self._asked = seq
+            faultpoint.at("driver", "ask")
             with self.trace.span("ask", seq=seq):  # where lanes are in this process, they are made here
                 self._crew.ask(seq, self._deadline_s)
 
     def publish(self, version: int, params: Params, deadline_s: float) -> None:
+        faultpoint.at("driver", "publish")
         self._params.publish(version, params, deadline_s)
         with self.trace.span("publish", version=version):
             self._crew.publish(version, params, deadline_s)
@@ -239,6 +241,7 @@ class Ported:
         """What ``run_learner`` calls: learn from one chunk of every lane, while the next are made where they may be; or from one lane's."""
         if self._crew.overlaps:
             self._ask(iteration + 1)
+        faultpoint.at("learner", "update")
         with self.trace.span("update", iteration=iteration):
             return self._updated(chunks, iteration, lane)
 
@@ -328,6 +331,7 @@ class Ported:
         return self._whole(self._params.versions[self._iteration])
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
+        faultpoint.at("driver", "evaluate")
         with self.trace.span("evaluate", episodes=episodes):
             return self._evaluate(episodes, greedy)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import flow, lane, rng
+from shoal import faultpoint, flow, lane, rng
 from shoal.ops import serial
 from shoal.params import deltas
 from shoal.runtime.cut import packed, unpacked
@@ -135,6 +135,7 @@ class Serving(Flowing):
         while self._iteration - push.version > self._max_staleness:
             self._crew.drop(push)
             push = self._crew.take(self._deadline_s)
+        faultpoint.at("learner", "update")
         with self.trace.span("update", iteration=self._iteration):
             self._leaves, answer = self._apply(self._numbers, self._leaves, push.data, push.episodes)
         self._tree = None
@@ -142,6 +143,7 @@ class Serving(Flowing):
         self._iteration += 1
         learner = jax.tree.leaves(self._state.desk.learner)
         self._params.versions = {self._iteration: learner}
+        faultpoint.at("driver", "publish")
         with self.trace.span("publish", version=self._iteration):
             self._crew.publish(self._iteration, learner, self._deadline_s)
         self._crew.used(push, self._iteration - 1)
