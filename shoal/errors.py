@@ -53,3 +53,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {next(k for k in known if k.lower() == close[0])!r}?"
     return f"; known: {', '.join(known[:12])}{', …' if len(known) > 12 else ''}" if known else ""
+
+
+class Interrupted(Exception):
+    """Waiting for workers was given up because the run is to stop."""

@@ -165,7 +165,7 @@ class HostLane:
                 else:
                     rows.write(following, i, answer)
         self._obs = rows.row(obs, num)
-        reward = np.asarray(rewards, np.float32).reshape(shape)
+        reward = _as_numbers(self.spec.name, rewards, shape)
         episodes = self._settle(reward * valid, finals, actions)
         next_obs = rows.each(lambda x: x[1:].copy(), obs)
         for t, i, final in finals:
@@ -178,7 +178,10 @@ class HostLane:
     def _leave(self, i: int, term: Any, trunc: Any, terminated: np.ndarray, truncated: np.ndarray, valid: np.ndarray) -> bool:
         """Note which agents of environment ``i`` took part in this step and which leave with it; whether none is left."""
         valid[...] = self._present[i]
-        terminated[...], truncated[...] = term, trunc
+        for name, kept, given in (("terminated", terminated, term), ("truncated", truncated, trunc)):
+            if np.shape(given) not in ((), kept.shape):
+                raise EnvError(f"{self.spec.name}: {name} from step has shape {np.shape(given)}, expected {kept.shape}")
+            kept[...] = given
         self._present[i] &= ~(terminated | truncated)
         return not self._present[i].any()
 
@@ -314,6 +317,21 @@ def _same(given: np.ndarray, dtype: np.dtype) -> bool:
         return False
     with np.errstate(invalid="ignore"):
         return bool((given.astype(dtype) == given).all())
+
+
+def _as_numbers(world: str, rewards: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """Rewards of T steps of B environments, in the order they came, as [T, B] or [T, B, N]; one that does not fit is named."""
+    try:
+        return np.asarray(rewards, np.float32).reshape(shape)
+    except (TypeError, ValueError):
+        for reward in rewards:
+            try:
+                given = np.asarray(reward, np.float32).shape
+            except (TypeError, ValueError):
+                raise EnvError(f"{world}: reward from step is {reward!r}, not a number") from None
+            if given != shape[2:]:
+                raise EnvError(f"{world}: reward from step has shape {given}, expected {shape[2:]}") from None
+        raise
 
 
 def _check_finite(name: str, data: Transition) -> None:

@@ -282,7 +282,7 @@ class MainLoop:
 
     def _restore(self, point: Checkpoint, inexact: bool) -> None:
         meta = point.meta
-        with consuming(point.tensors):
+        with consuming(point.tensors), self._signals.leaving():
             notes = self._engine.load(point.tensors, inexact)
         for note in notes:
             self._progress.warn(note)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
+from shoal.errors import Interrupted
+
 _HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -63,6 +65,16 @@ class Signals:
         self._active = True
         threading.Thread(target=self._watch, daemon=True, name="shoal-signals").start()
         return self
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Where waiting is given up inside, leave as the signal would have it: there is nothing to finish yet."""
+        try:
+            yield
+        except Interrupted:
+            if self.received == signal.SIGINT:
+                raise KeyboardInterrupt from None
+            raise SystemExit(128 + self.received) from None
 
     def _heard(self, number: int, frame: object) -> None:
         self.received = self.received or number

@@ -13,16 +13,16 @@ import jax
 import numpy as np
 import safetensors.numpy
 
-from shoal.errors import DeadlineError, ShoalError
+from shoal import faultpoint
+from shoal.errors import DeadlineError, Interrupted, ShoalError
 from shoal.host_lane import HostRecord, Log, grown
 from shoal.loops import Scores
 from shoal.runtime import lanes as lanes_
 from shoal.runtime import supervise
 from shoal.runtime.hand import Hand
 from shoal.runtime.lanes import World, beside, from_tensors, part, to_tensors
-from shoal.runtime.ported import Interrupted
 from shoal.runtime.trace import OFF, Trace
-from shoal.runtime.wire import Gone, Layout, Pages
+from shoal.runtime.wire import Garbled, Gone, Layout, Pages
 from shoal.scoring import joined, waves
 from shoal.tensors import filled, named
 from shoal.types import Chunk, LaneState, Params, ParamSource
@@ -36,6 +36,7 @@ class Crew:
     """The workers of a run."""
 
     asks = True  # for every chunk
+    learns = False  # in workers, too: they compile that after their first steps
     staleness: Any = {}  # none is counted
 
     def __init__(self, world: World, params: ParamSource, lag: int, *, told: dict[str, Any], workers: int, step_timeout_s: float,
@@ -97,6 +98,7 @@ class Crew:
     # workers
 
     def _start(self, hand: Hand) -> None:
+        faultpoint.at("driver", "start")
         standing = {index: self._next.get(index, self._now.get(index)) for index in hand.lanes}
         standing = {index: record for index, record in standing.items() if record is not None}
         tensors = {name: x for index, record in standing.items() for name, x in to_tensors(_whole(record), f"lane{index}").items()}
@@ -142,7 +144,8 @@ class Crew:
         for fd, _ in poll.poll(limit_s * 1000):
             self._hear(by_fd[fd])
         for hand in self.hands:
-            limit_s = self._timeout_s if hand.received else max(_START_S, self._timeout_s)
+            warm = hand.received or (hand.has_stepped and not self.learns)
+            limit_s = self._timeout_s if warm else max(_START_S, self._timeout_s)
             if hand.process is not None and hand.is_silent(limit_s):
                 cause = supervise.Cause("silent", f"no sign of life for {limit_s:g} s, {hand.whereabouts()}")
                 self._failed(hand, hand.place, cause)
@@ -165,17 +168,23 @@ class Crew:
         except Gone:
             place = hand.place
             self._failed(hand, place, hand.cause())
+        except Garbled as error:
+            self._failed(hand, hand.place, supervise.Cause("garbled", f"sent {error}"))
 
     def _accept(self, hand: Hand, message: dict[str, Any]) -> None:
         index, seq = message["lane"], message["seq"]
         if seq != hand.seq or index not in hand.owed:
             return  # of before a restart
-        views = hand.views(message)
-        data, memory, after, episodes = jax.tree.unflatten(self._structure, views)
+        data, memory, after, episodes = self._unflatten(hand.views(message))
         chunk = Chunk(index, hand.life, seq, message["version"], data, memory, after, episodes)
         self._restarts.delivered(hand.index)
         self._next[index] = _standing(self._next.get(index, self._now.get(index)), chunk)
         self._taken.append(chunk)
+
+    def _unflatten(self, views: list[Any]) -> Any:
+        if len(views) != self._structure.num_leaves:
+            raise Garbled(f"a chunk of {len(views)} arrays, not {self._structure.num_leaves}")
+        return jax.tree.unflatten(self._structure, views)
 
     # ports
 
@@ -245,6 +254,8 @@ class Crew:
         until = time.monotonic() + _START_S
         while not all(hand.ready for hand in self.hands):
             self._wait(0.2)
+            if self._asked_to_stop():
+                raise Interrupted
             if time.monotonic() > until:
                 raise DeadlineError("workers were not ready in time")
         notes, self._notes, self._inexact = self._notes, [], False

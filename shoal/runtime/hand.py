@@ -15,7 +15,12 @@ from typing import Any
 from shoal.errors import DeadlineError
 from shoal.host_lane import CLOSE, PLAY, RESET
 from shoal.runtime import supervise
-from shoal.runtime.wire import Gone, Layout, Line, Pages
+from shoal.runtime.wire import Garbled, Gone, Layout, Line, Pages
+
+_FIELDS: dict[str, dict[str, type]] = {  # of what a worker says
+    "ready": {"notes": list, "mode": str}, "layout": {"leaves": list}, "scores": {"first": int, "scores": list},
+    "chunk": {"lane": int, "seq": int, "version": int, "at": int, "layout": int},
+    "error": {"kind": str, "text": str, "fatal": bool, "trace": str}}
 
 
 class Hand:
@@ -135,23 +140,35 @@ class Hand:
     def hear(self) -> dict[str, Any] | None:
         """The next message that has come, if one has; raises ``Gone`` at the end of them."""
         message = self.line.receive(0.0)
-        if message is not None:
-            self._quiet = time.monotonic()
-        if message is not None and message["is"] == "layout":
+        if message is None:
+            return None
+        self._quiet = time.monotonic()
+        fields = _FIELDS.get(str(message.get("is")))
+        if fields is None or not all(isinstance(message.get(name), kind) for name, kind in fields.items()):
+            raise Garbled(f"no message that a worker has: {str(message)[:60]}")
+        if message["is"] == "layout":
             self._layouts.append(Layout.read(message["leaves"]))
             return self.hear()
         return message
 
     def views(self, message: dict[str, Any]) -> list[Any]:
         """The arrays of a chunk, where the worker wrote them."""
+        if message["lane"] not in self.lanes or message["at"] < 0 or not 0 <= message["layout"] < len(self._layouts):
+            raise Garbled(f"a chunk that nobody can have made: {str(message)[:60]}")
+        views = self._layouts[message["layout"]].views(self.chunks, message["at"])
         self.received += 1
         self.owed.discard(message["lane"])
-        return self._layouts[message["layout"]].views(self.chunks, message["at"])
+        return views
 
     @property
     def busy_s(self) -> float:
         """Seconds that this life has spent on chunks."""
         return int(self.beat[5]) * 1e-9 if self.life else 0.0
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether an environment of this life has taken a step: acting has been compiled by then."""
+        return self.ready and int(self.beat[0]) >= 0
 
     def is_silent(self, limit_s: float) -> bool:
         """Whether it owes something and has not moved for so long."""
@@ -167,7 +184,7 @@ class Hand:
             return "starting up"
         if phase == PLAY:
             return f"environment {env}, at step {step} of an evaluation"
-        what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {step} of chunk {self.seq}")
+        what = {RESET: "in reset", CLOSE: "in close"}.get(phase, f"at step {max(0, step)} of chunk {self.seq}")
         return f"lane {lane}, environment {env}, {what}"
 
     def cause(self) -> supervise.Cause:

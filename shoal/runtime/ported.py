@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import flow, lane, loops, rng
-from shoal.errors import DeadlineError
+from shoal import faultpoint, flow, lane, loops, rng
+from shoal.errors import DeadlineError, Interrupted
 from shoal.host_act import acting
 from shoal.loops import Scores
 from shoal.ops import serial
@@ -28,8 +28,6 @@ from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, Limits, Params, ParamSource, Report, Transition, Tree
-
-
 
 _CALL_S = 0.05  # what a call should take: the main loop looks at signals, saves and writes between two
 
@@ -49,10 +47,6 @@ class Shelf:
         if version not in self.versions:
             raise DeadlineError(f"parameters of version {version} are not published")
         return version, self.versions[version]
-
-
-class Interrupted(Exception):
-    """Waiting for chunks was given up because the run is to stop."""
 
 
 class Here:
@@ -235,10 +229,12 @@ class Ported:
         """Have chunk ``seq`` of every lane made, once."""
         if self._asked < seq:
             self._asked = seq
+            faultpoint.at("driver", "ask")
             with self.trace.span("ask", seq=seq):  # where lanes are in this process, they are made here
                 self._crew.ask(seq, self._deadline_s)
 
     def publish(self, version: int, params: Params, deadline_s: float) -> None:
+        faultpoint.at("driver", "publish")
         self._params.publish(version, params, deadline_s)
         with self.trace.span("publish", version=version):
             self._crew.publish(version, params, deadline_s)
@@ -252,6 +248,7 @@ class Ported:
 
     @contextmanager
     def _at_work(self, iteration: int) -> Iterator[None]:
+        faultpoint.at("learner", "update")
         begun = time.perf_counter()
         with self.trace.span("update", iteration=iteration):
             yield
@@ -343,6 +340,7 @@ class Ported:
         return self._whole(self._params.versions[self._iteration])
 
     def evaluate(self, episodes: int, greedy: bool = True) -> Scores:
+        faultpoint.at("driver", "evaluate")
         with self.trace.span("evaluate", episodes=episodes):
             return self._evaluate(episodes, greedy)
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal import flow, lane, rng
+from shoal import faultpoint, flow, lane, rng
 from shoal.ops import serial
 from shoal.params import deltas
 from shoal.runtime.cut import packed, unpacked
@@ -54,6 +54,8 @@ def pushed_like(world: World) -> Tree:
 
 class Pushes(Stream):
     """Workers whose chunks are pushes; what is published to them is the whole learner."""
+
+    learns = True
 
     def __init__(self, *args: Any, **settings: Any):
         super().__init__(*args, **settings)
@@ -140,6 +142,7 @@ class Serving(Flowing):
         self._iteration += 1
         learner = jax.tree.leaves(self._state.desk.learner)
         self._params.versions = {self._iteration: learner}
+        faultpoint.at("driver", "publish")
         with self.trace.span("publish", version=self._iteration):
             self._crew.publish(self._iteration, learner, self._deadline_s)
         self._crew.used(push, self._iteration - 1)

@@ -54,7 +54,7 @@ class Stream(Crew):
 
     def _accept(self, hand: Hand, message: dict[str, Any]) -> None:
         index, life = message["lane"], self._before + hand.life
-        data, memory, after, episodes = jax.tree.unflatten(self._structure, hand.views(message))
+        data, memory, after, episodes = self._unflatten(hand.views(message))
         self._restarts.delivered(hand.index)
         self._waiting[index, life] += 1
         if self._waiting[index, life] < ROOM:

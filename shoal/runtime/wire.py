@@ -27,6 +27,10 @@ class Gone(ShoalError):
     """The other side has closed its end, or died."""
 
 
+class Garbled(ShoalError):
+    """What the other side sent is no message."""
+
+
 class Line:
     """Messages to and from one peer, a line of JSON each."""
 
@@ -67,7 +71,13 @@ class Line:
                 raise Gone("the other side is gone")
             self._rest += data
         line, self._rest = self._rest.split(b"\n", 1)
-        return json.loads(line.decode())  # quicker than to have the encoding guessed
+        try:
+            message = json.loads(line.decode())  # quicker than to have the encoding guessed
+        except (ValueError, RecursionError) as error:
+            raise Garbled(f"a line that is not JSON: {line[:60]!r}") from error
+        if not isinstance(message, dict):
+            raise Garbled(f"a line that is no message: {line[:60]!r}")
+        return message
 
     @property
     def waiting(self) -> bool:
@@ -99,7 +109,7 @@ class Pages:
             os.ftruncate(self.fd, max(size, 2 * self.size))
         self._map = mmap.mmap(self.fd, os.fstat(self.fd).st_size)
         if size > self.size:
-            raise ShoalError(f"shared memory ends at {self.size} bytes, before {size}")
+            raise Garbled(f"shared memory ends at {self.size} bytes, before {size}")
 
     def array(self, dtype: Any, shape: tuple[int, ...], offset: int) -> np.ndarray:
         """A view."""
@@ -136,7 +146,14 @@ class Layout:
     @classmethod
     def read(cls, data: Any) -> Layout:
         """From a message."""
-        return cls([(str(dtype), tuple(int(n) for n in shape)) for dtype, shape in data])
+        try:
+            kinds = [(np.dtype(str(dtype)), tuple(int(n) for n in shape)) for dtype, shape in data]
+        except (TypeError, ValueError, OverflowError, SyntaxError) as error:
+            raise Garbled(f"no layout of arrays: {str(data)[:60]}") from error
+        for dtype, shape in kinds:
+            if (dtype.kind not in "biufc" and dtype.name != "bfloat16") or min(shape, default=0) < 0:
+                raise Garbled(f"an array that is not plain numbers: {dtype} {shape}")
+        return cls([(dtype.name, shape) for dtype, shape in kinds])
 
     def views(self, pages: Pages, offset: int) -> list[np.ndarray]:
         pages.reach(offset + self.size)

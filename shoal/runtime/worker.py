@@ -67,6 +67,19 @@ def _report(line: Any, error: BaseException) -> None:
                "trace": "".join(traceback.format_exception(error))}, 5.0)
 
 
+def _armed(plan: dict[str, Any]) -> str:
+    """The role that tests want to fail in this worker, and in this life of it; mostly none."""
+    if "SHOAL_FAULT" not in os.environ:
+        return ""
+    from shoal.testing import faults
+
+    return faults.arm_worker(plan["index"], plan["life"])
+
+
+def _wrapped(kind: Any, make_fn: Any) -> Any:
+    return lambda: kind(make_fn())
+
+
 class _Params:
     """What the driver has published, read where it lies."""
 
@@ -115,6 +128,7 @@ class _Params:
 
 class _Worker:
     def __init__(self, line: Any, plan: dict[str, Any]):
+        from shoal import faultpoint
         from shoal.runtime import device
         from shoal.runtime.trace import Trace
         from shoal.runtime.wire import Pages, Slots
@@ -122,10 +136,8 @@ class _Worker:
         self._line, self._lag, self._deadline_s = line, int(plan["lag"]), float(plan["deadline_s"])
         self._beat: Any = memoryview(Pages(fd=plan["beat_fd"]).array("int64", (8,), 0))  # type: ignore[arg-type]
         device.prepare("cpu", 1)
-        if "SHOAL_FAULT" in os.environ:
-            from shoal.testing import faults
-
-            faults.arm_from_env()
+        self._struck = _armed(plan)
+        faultpoint.at("worker", "start")
         self._slots = Slots(Pages(fd=plan["chunks_fd"]))
         self._layouts: dict[int, tuple[Any, int]] = {}
         self._params = _Params(plan["params"])
@@ -137,12 +149,17 @@ class _Worker:
         """Make the lanes, and bring them to where the driver says they stand."""
         import safetensors.numpy
 
+        from shoal import faultpoint
         from shoal.runtime import lanes
         from shoal.runtime.place import rebuild
         from shoal.runtime.wire import Pages
         from shoal.tensors import filled
 
         algorithm, env, make_fn = rebuild(plan)
+        if self._struck == "env" and make_fn is not None:
+            from shoal.testing.faults import Struck
+
+            make_fn = _wrapped(Struck, make_fn)
         world = self._world = lanes.tried(lanes.open_world(
             algorithm, env, make_fn, seed=plan["seed"], num_lanes=plan["num_lanes"], lane_envs=plan["lane_envs"], mode=plan["mode"]))
         first = (plan["life"] + plan["life_before"]) * world.num_lanes if plan.get("free") else 0  # draws of a life of its own
@@ -166,6 +183,8 @@ class _Worker:
                 else:
                     record = lanes.from_tensors(like, tensors, f"lane{index}")
                     notes += [[index, note] for note in actor.restore(record, inexact=bool(plan["inexact"]))]
+        self._beat[0] = -1  # until a step is taken, which is after all has been compiled
+        faultpoint.at("worker", "ready")
         self._line.send({"is": "ready", "notes": notes, "mode": world.mode}, self._deadline_s)
 
     def run(self) -> None:
@@ -228,9 +247,11 @@ class _Worker:
 
     def _evaluate(self, message: dict[str, Any]) -> None:
         """Play some of an evaluation's episodes."""
+        from shoal import faultpoint
         from shoal.host_lane import PLAY, STEP
         from shoal.scoring import play_waves
 
+        faultpoint.at("worker", "evaluate")
         world, (actor, *_) = self._world, self.lanes.values()
         assert world.make_fn is not None
         params = self._params.latest(message["version"], self._deadline_s)[1]
@@ -261,8 +282,10 @@ class _Worker:
                          "layout": self._layouts[id(layout)][1]}, deadline_s)
 
     def _close(self) -> None:
+        from shoal import faultpoint
         from shoal.host_lane import CLOSE
 
+        faultpoint.at("worker", "close")
         self._trace.close()
         for index, actor in self.lanes.items():
             self._beat[2], self._beat[3] = CLOSE, index

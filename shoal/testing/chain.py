@@ -31,6 +31,7 @@ COUNTERS = ("steps", "episodes", "updates", "mean_return", "eval_return")
 _POINTS = 16  # operations of one save and the prune after it, about: only spreads the kills over them
 _NEARLY = 0.97  # of the run: a kill that has not come by then comes now
 _LIFE_S = 900.0  # a life that takes longer hangs
+_LEAVE_S = 5.0  # for workers to end when their driver has
 
 
 class Kill(NamedTuple):
@@ -159,12 +160,13 @@ def _live(args: list[str], folder: Path, kill: Kill, total: int, every: int, cac
         ahead = max(0, int(kill.at * total) - _saved_step(folder)) // every
         fault = f"store:*:{ahead * _POINTS + 1 + int(kill.extra * _POINTS)}:kill"
     before, saved, dead = _mark(folder), _saved_step(folder), _attempts(folder)
-    begun = time.monotonic()
+    begun, workers = time.monotonic(), set()  # type: ignore[var-annotated]
     process = _start(args, folder, fault, cache=None if kill.by == "clock" else cache)
     due = begun + kill.at if kill.by == "clock" else None
     goal = total * (kill.at if kill.by == "progress" else _NEARLY)
     while process.poll() is None:
         now = time.monotonic()
+        workers |= _children(process.pid)
         if due is None and _mark(folder) != before and _step(folder) >= goal:
             due = now + (kill.extra if kill.by == "progress" else 0.0)
         if due is not None and now >= due:
@@ -178,12 +180,37 @@ def _live(args: list[str], folder: Path, kill: Kill, total: int, every: int, cac
             time.sleep(0.01)
     if process.stdout is not None:
         process.stdout.close()
+    _await_ends(workers, replay)
     if process.returncode == 0:
         return None
     if process.returncode != -signal.SIGKILL:
         log = folder.with_name(f"{folder.name}.log").read_text()[-2000:]
         raise ShoalError(f"a life ended with exit code {process.returncode}: {replay}\n{log}")
     return Life(kill, _landed(folder, before, saved, dead), time.monotonic() - begun, _step(folder))
+
+
+def _children(pid: int) -> set[int]:
+    """The processes that a life has started."""
+    try:
+        return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+    except OSError:  # it is over, or this is not Linux
+        return set()
+
+
+def _await_ends(workers: set[int], replay: str) -> None:
+    """A life's workers end with it, soon."""
+    until = time.monotonic() + _LEAVE_S
+    while left := {pid for pid in workers if _is_running(pid)}:
+        if time.monotonic() > until:
+            raise ShoalError(f"workers {sorted(left)} outlive their driver: {replay}")
+        time.sleep(0.01)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _landed(folder: Path, before: tuple[int, int], saved: int, dead: set[str]) -> str:
@@ -252,7 +279,8 @@ def write_row(path: Path, variant: str, outcome: Outcome) -> None:
         lines = ["# Runs killed and resumed", "",
                  "Each run was killed with SIGKILL at random moments, resumed each time, and compared with the same run never",
                  "stopped: learner state, lanes and counters of the newest and the best checkpoint, `metrics.jsonl` byte by byte.",
-                 "The four columns in the middle say where the kills landed. Written by `SHOAL_DOCS=1 make chaos`.", "",
+                 "The four columns in the middle say where the kills landed. Written by `SHOAL_DOCS=1 make chaos`.",
+                 "What single faults come to is in [faults.md](faults.md).", "",
                  f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(rows[name] for name in sorted(rows))]
         file.truncate(0)
         file.write("\n".join(lines) + "\n")

@@ -80,6 +80,18 @@ REPLAY = {
        for algo, store in (("sac", "mapped"), ("td3", "host"), ("ddpg", "device"))},
 }
 
+TWO = ["--lane-envs", "4", "--runtime", "processes", "--workers", "2"]
+WORKERS = {  # the driver is killed; its workers end by themselves
+    "PPO, 2 workers (CartPole-v1, lag 1)": ["ppo", "CartPole-v1", *TWO, *SMALL, "--lag", "1", *every(30_000)],
+    "A2C, 2 workers (CartPole-v1)": ["a2c", "CartPole-v1", *TWO, *NET, "--num-steps", "16", *every(24_000)],
+    "DQN, 2 workers (CartPole-v1, prioritised, mapped)": ["dqn", "CartPole-v1", *TWO, *KEPT, "--prioritised", "--store", "mapped",
+                                                          *every(12_000)],
+    "QR-DQN, 2 workers (CartPole-v1, host)": ["qr_dqn", "CartPole-v1", *TWO, *KEPT, "--capacity", "200000", "--store", "host",
+                                              *every(12_000)],
+    "SAC, 2 workers (Pendulum-v1, device)": ["sac", "Pendulum-v1", *TWO, *KEPT, *every(8_000)],
+    "TD3, 2 workers (Pendulum-v1, mapped)": ["td3", "Pendulum-v1", *TWO, *KEPT, "--store", "mapped", *every(8_000)],
+}
+
 
 def hold(name: str, args: list[str], kills: int, seed: int, folder: Path, cold_end: bool = True) -> chain.Outcome:
     outcome = chain.chain([*args, "--seed", str(seed)], kills, seed, folder, cold_end=cold_end)
@@ -115,6 +127,15 @@ def test_ten_kills(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     outcome = hold(name, (FLOOR | REPLAY)[name], 10, 101 + [*FLOOR, *REPLAY].index(name), tmp_path)
     landed = outcome.landed()
     assert landed["saving"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKERS)
+def test_ten_kills_with_workers(name: str, tmp_path: Path):
+    outcome = hold(name, WORKERS[name], 10, 201 + list(WORKERS).index(name), tmp_path)
+    assert outcome.result["workers"] == 2 and outcome.result["runtime"] == "processes", outcome.replay
+    landed = outcome.landed()
+    assert landed["running"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
 
 
 def test_a_plan_of_kills_follows_from_its_seed():

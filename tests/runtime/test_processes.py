@@ -87,7 +87,7 @@ def test_learning_by_epochs_passes_none_over(run, workers):
 def test_a_killed_workers_chunks_are_made_again(run, monkeypatch):
     """Each life dies as it sends its third chunk: half of a version's chunks have come by then."""
     calm = run("CartPole-v1")
-    monkeypatch.setenv("SHOAL_FAULT", "worker:send:3:kill")
+    monkeypatch.setenv("SHOAL_FAULT", "worker:send:3+:kill")
     shot = run("CartPole-v1", workers=2)
     assert_same_run(calm, shot)
     assert shot.ledger["restarts"] >= 6 and shot.ledger["redone"] >= shot.ledger["restarts"]

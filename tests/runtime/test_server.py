@@ -79,7 +79,7 @@ def test_a_worker_pushes_what_the_server_expects(algo):
 
 @pytest.mark.parametrize("env", ["CartPole-v1", pytest.param("cartpole", marks=pytest.mark.slow)])
 def test_a_run_with_a_kill_and_a_resume(run, monkeypatch, tmp_path, env):
-    monkeypatch.setenv("SHOAL_FAULT", "worker:send:20:kill")
+    monkeypatch.setenv("SHOAL_FAULT", "worker:send:20+:kill")
     settings = {"mode": "async", "topology": "server", "out": tmp_path / "run"}
     first = run(env, small("a2c"), workers=2, steps=1600, **settings)
     assert first.result["updates"] == 50 == first.ledger["learned"]

@@ -24,7 +24,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 PROCESSES = {"subprocess", "multiprocessing", "ray", "mpi4py"}
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "shelve", "marshal", "copyreg",
-           "allow_pickle"}
+           "allow_pickle", "multiprocessing"}  # whose channels pickle
 # their fault hooks arm what tests ask for; the registry names the probe environment as text and imports nothing
 MAY_IMPORT_TESTING = {"shoal.cli", "shoal.runtime.worker"}
 
