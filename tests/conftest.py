@@ -24,8 +24,8 @@ LONG = ("test_doc_snippets_a", "test_doc_snippets_b", "test_threads", "test_prob
         "test_probes_replay_values", "test_sac", "test_probes_gradients", "test_replay_runs", "test_budget", "test_own_package",
         "test_server", "test_process_ends", "test_process_faults", "test_fault_cells", "test_async", "test_processes", "test_kill_chains",
         "test_examples", "test_signals", "test_api", "test_host_act", "test_dqn", "test_dqn_threads", "test_bench_runs",
-        "test_bench_spread", "test_saving", "test_vtrace_fixed_point", "test_correction", "test_timeline", "test_threads_runtime", "test_worker_kills",
-        "test_probes")
+        "test_bench_spread", "test_saving", "test_vtrace_fixed_point", "test_correction", "test_timeline", "test_threads_runtime",
+        "test_worker_kills", "test_probes")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
