@@ -18,7 +18,7 @@ EVERY_S = 10.0
 COMMON = ["train", "ppo", "CartPole-v1", "--runtime", "processes", "--workers", "2", "--checkpoint-every", "0", "--json", "--quiet"]
 IN_STEP = [*COMMON, "--preset", "none", "--num-envs", "16", "--lane-envs", "4", "--num-steps", "32", "--num-epochs", "4", "--hidden", "32",
            "--learning-rate", "1e-3", "--steps", "500000", "--eval-episodes", "50"]
-WITHOUT_WAITING = [*COMMON, "--preset", "async", "--eval-episodes", "50"]
+WITHOUT_WAITING = [*COMMON, "--preset", "async", "--steps", "300000", "--eval-episodes", "50"]
 
 
 def train(folder: Path, args: list[str], seed: int, fire: bool) -> tuple[dict, int]:
