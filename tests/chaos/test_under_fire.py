@@ -1,4 +1,4 @@
-"""A worker killed every ten seconds: in step nothing changes; without waiting, the run learns as well as one that is left in peace."""
+"""A worker killed every few seconds: in step nothing changes; without waiting, the run learns as well as one that is left in peace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from drivers import PATIENCE_S, rows, start, wait_for, workers_of
 
-EVERY_S = 10.0
+EVERY_S = 4.0  # more often than the ten that are asked for: runs take half a minute
 COMMON = ["train", "ppo", "CartPole-v1", "--runtime", "processes", "--workers", "2", "--checkpoint-every", "0", "--json", "--quiet"]
 IN_STEP = [*COMMON, "--preset", "none", "--num-envs", "16", "--lane-envs", "4", "--num-steps", "32", "--num-epochs", "4", "--hidden", "32",
-           "--learning-rate", "1e-3", "--steps", "100000", "--eval-episodes", "50"]
-WITHOUT_WAITING = [*COMMON, "--preset", "async", "--eval-episodes", "50"]
+           "--learning-rate", "1e-3", "--steps", "500000", "--eval-episodes", "50"]
+WITHOUT_WAITING = [*COMMON, "--preset", "async", "--steps", "300000", "--eval-episodes", "50"]
 
 
 def train(folder: Path, args: list[str], seed: int, fire: bool) -> tuple[dict, int]:
@@ -49,7 +49,7 @@ def test_in_step_nothing_changes(tmp_path: Path):
 
 @pytest.mark.slow
 def test_without_waiting_it_learns_as_well(tmp_path: Path):
-    seeds, returns, kills = (1, 2, 3), {True: [], False: []}, 0
+    seeds, returns, kills = range(1, 7), {True: [], False: []}, 0
     for seed in seeds:
         for fire in (False, True):
             result, killed = train(tmp_path, WITHOUT_WAITING, seed, fire)
@@ -63,4 +63,4 @@ def test_without_waiting_it_learns_as_well(tmp_path: Path):
     share = np.mean(returns[True]) / np.mean(returns[False])
     fault_page.write("F10", f"SIGKILL of a worker every {EVERY_S:g} s", "actor, without waiting (PPO, CartPole-v1)",
                      "≥ 95 % of the quiet return", f"{100 * share:.0f} %: {text}; {kills} kills", len(seeds))
-    assert kills >= len(seeds) and share >= 0.95, f"{text}; {kills} kills, seeds {seeds}"
+    assert kills >= 2 * len(seeds) and share >= 0.95, f"{text}; {kills} kills, seeds {list(seeds)}"
