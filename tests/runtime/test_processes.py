@@ -37,10 +37,11 @@ def test_bits_of_one_process(run, env, workers, lag):
     for done in (one, many):
         assert_closes(done.ledger)
         assert done.ledger["learned"] == 5 * 4 and done.ledger["lost"] == done.ledger["redone"] == 0
-    (row, *_) = read_rows(many.folder / "timing.jsonl")
-    assert 0 < row["learner_busy"] <= 1 and row["policy_lag"] == lag
-    shares = [row[f"worker{i}_busy"] for i in range(workers)]
-    assert all(share > 0 for share in shares) and row["efficiency"] == pytest.approx(sum(shares) / workers, abs=1e-3)
+    timing = read_rows(many.folder / "timing.jsonl")
+    assert all(0 < row["learner_busy"] <= 1 and row["policy_lag"] == lag for row in timing)
+    shares = [[row[f"worker{i}_busy"] for i in range(workers)] for row in timing]  # a chunk may be counted a row later than it came
+    assert all(max(of_one) > 0 for of_one in zip(*shares, strict=True))
+    assert all(row["efficiency"] == pytest.approx(sum(of_all) / workers, abs=1e-3) for row, of_all in zip(timing, shares, strict=True))
 
 
 @pytest.mark.slow
