@@ -52,7 +52,7 @@ class MainLoop:
         self.mean_return = self.eval_return = math.nan
         self.best, self.best_step, self.misses, self.evaluated_at = -math.inf, -1, 0, -1
         self._used_s = 0.0  # wall time of earlier runs of this folder
-        self._window = Window()
+        self._window, self._signals = Window(), Signals()  # which are heard from ``run`` on
         self._engine: Any = None
 
     # --- set-up ---
