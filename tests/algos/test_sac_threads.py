@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import hashlib, json, os, sys
 os.environ["NPROC"] = sys.argv[1]
@@ -44,6 +46,7 @@ def run(threads):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_same_bits_for_one_thread_and_four():
     one, four = run(1), run(4)
     assert one["learned"] == four["learned"]

@@ -44,8 +44,8 @@ GAMES = {
 
 # every game, kind and path, in pairs: each case compiles for a quarter of a minute and then learns in a tenth of a second
 @pytest.mark.parametrize(("game", "kind", "path"), [
-    ("matrix_game", "independent", "fused"), ("matrix_game", "shared", "fused"),
-    ("rendezvous", "independent", "fused"), ("rendezvous", "shared", "fused"),
+    ("matrix_game", "independent", "fused"), pytest.param("matrix_game", "shared", "fused", marks=pytest.mark.slow),
+    pytest.param("rendezvous", "independent", "fused", marks=pytest.mark.slow), ("rendezvous", "shared", "fused"),
     pytest.param("matrix_game", "independent", "ported", marks=pytest.mark.slow), ("rendezvous", "shared", "ported"),
 ])
 def test_games_are_solved(game, kind, path):

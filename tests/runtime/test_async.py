@@ -25,9 +25,9 @@ def test_a_run_of_its_own_pace(run):
 
 def test_a_killed_worker_costs_what_it_was_at(run, monkeypatch):
     monkeypatch.setenv("SHOAL_FAULT", "worker:send:9+:kill")
-    shot = run("CartPole-v1", workers=2, mode="async", steps=3200)
-    assert shot.result["updates"] == 100 == shot.ledger["learned"]
-    assert shot.ledger["restarts"] >= 5 and shot.ledger["lost"] <= shot.ledger["restarts"] and shot.ledger["redone"] == 0
+    shot = run("CartPole-v1", workers=2, mode="async", steps=1600)
+    assert shot.result["updates"] == 50 == shot.ledger["learned"]
+    assert shot.ledger["restarts"] >= 2 and shot.ledger["lost"] <= shot.ledger["restarts"] and shot.ledger["redone"] == 0
     assert_closes(shot.ledger)
 
 

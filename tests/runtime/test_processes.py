@@ -76,7 +76,7 @@ def test_every_other_algorithm(run, algo):
         assert_same_run(one, run(OTHERS[algo], agent, workers=workers, runtime=runtime))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_learning_by_epochs_passes_none_over(run, workers):
     """Three epochs of 16 steps are learned from at a time, while the next three are collected: 48 steps, by another name."""
     whole = run("CartPole-v1", small(num_steps=48), lag=1, steps=1536)
