@@ -97,32 +97,34 @@ def test_a_killed_workers_chunks_are_made_again(run, monkeypatch):
 
 
 class Killer(Callback):
-    """Kills a worker, now and then and a moment later, while the run goes on: twenty of them."""
+    """Kills a worker, each once, a moment after every other iteration and while the run goes on, until so many are dead."""
 
     def __init__(self, kills: int):
-        self.draw, self.kills, self.timers = random.Random(11), kills, []
+        self.draw, self.kills, self.dead = random.Random(11), kills, set()
 
     def on_iteration_end(self, loop, iteration, result):
-        if iteration % 3 == 0 and len(self.timers) < self.kills:
-            self.timers.append(threading.Timer(self.draw.uniform(0.0, 0.02), self._kill))
-            self.timers[-1].start()
+        if iteration % 2 == 0 and len(self.dead) < self.kills:
+            threading.Timer(self.draw.uniform(0.0, 0.02), self._kill).start()
 
     def _kill(self):
-        workers = workers_of(os.getpid())
-        if workers:
+        alive = sorted(set(workers_of(os.getpid())) - self.dead)
+        if alive and len(self.dead) < self.kills:
+            worker = self.draw.choice(alive)
+            self.dead.add(worker)
             with suppress(ProcessLookupError):
-                os.kill(self.draw.choice(workers), signal.SIGKILL)
+                os.kill(worker, signal.SIGKILL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algo", "env", "lag"), [("ppo", "CartPole-v1", 0), ("ppo", "CartPole-v1", 1), ("dqn", "CartPole-v1", 1),
                                                   ("sac", "Pendulum-v1", 0)])
 def test_twenty_kills_change_nothing(run, algo, env, lag):
-    steps = 8 * small(algo).num_steps * 70
-    calm, killer = run(env, small(algo), lag=lag, steps=steps), Killer(22)
+    steps = 8 * small(algo).num_steps * 100
+    calm, killer = run(env, small(algo), lag=lag, steps=steps), Killer(28)
     shot = run(env, small(algo), workers=2, lag=lag, steps=steps, callbacks=(killer,))
     assert_same_run(calm, shot)
-    assert shot.ledger["restarts"] >= 20 and shot.ledger["lost"] == 0
+    # a kill while a worker starts, or when nothing more is wanted of it, may not be noticed
+    assert shot.ledger["restarts"] >= 20 and shot.ledger["lost"] == 0, len(killer.dead)
     assert_closes(shot.ledger)
 
 
