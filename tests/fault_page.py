@@ -17,11 +17,18 @@ says why, and can be resumed. F1 to F12 are what is asked of the whole: fault ce
 [chaos.md](chaos.md)), long runs (F8), what is left behind (F9), learning under fire (F10), numbers that are none (F11), data that would
 be code (F12). A fault at a named point is replayed by one line, `SHOAL_FAULT=…`: [processes.md](processes.md#faults-on-demand).
 
-Rows are written by `SHOAL_DOCS=1 make chaos`. A commit with a plus had changes of its own on top.
+Rows are written by `SHOAL_DOCS=1 make chaos`. A commit with a plus had changes of its own on top. A row without trials names the test that
+holds it, which runs with `make test` or `make chaos`. A row that failed stays, even where tests are made otherwise since.
 """
 
 
-def write(name: str, fault: str, where: str, expected: str, found: str, trials: int) -> None:
+def held(name: str, fault: str, where: str, expected: str, file: str, test: str) -> None:
+    """A row for what a test elsewhere holds: it is there, and how it ended is its own to say."""
+    assert f"def {test}(" in (table.ROOT / file).read_text()
+    write(name, fault, where, expected, f"held by `{test}`", "–")
+
+
+def write(name: str, fault: str, where: str, expected: str, found: str, trials: int | str) -> None:
     """Put a fault's row into the page, in the place of its last one; several processes may do so at once."""
     if not os.environ.get("SHOAL_DOCS"):
         return

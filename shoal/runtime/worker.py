@@ -90,7 +90,7 @@ class _Params:
         self._pages = Pages(fd=plan["fd"])
         self._stamps = self._pages.array("int64", (self._slots + 1,), 0)
         self._views: dict[int, list[Any]] = {}  # by slot
-        self._kept: list[list[Any]] = []  # memory of our own, two versions: fresh memory costs more than what is copied into it
+        self._kept: list[Any] = []  # a version in memory of our own: fresh memory costs more than what is copied into it
 
     def _at(self, slot: int) -> list[Any]:
         if slot not in self._views:
@@ -103,10 +103,10 @@ class _Params:
         slot = version % self._slots
         if self._stamps[slot] != version:  # it is published before it is asked for
             raise DeadlineError(f"parameters of version {version} are not published, but {self._stamps[slot]}")
-        return version, list(self._at(slot))
+        return version, self._at(slot)
 
     def newest(self, deadline_s: float) -> tuple[int, Any]:
-        """The newest version, in memory of our own: the driver goes on writing while it is used. It stays until the call after next."""
+        """The newest version, in memory of our own: the driver goes on writing while it is used. It stays until the next call."""
         import numpy as np
 
         from shoal.errors import DeadlineError
@@ -117,12 +117,11 @@ class _Params:
             slot = version % self._slots
             if self._stamps[slot] == version:
                 theirs = self._at(slot)
-                ours = [np.empty_like(x) for x in theirs] if len(self._kept) < 2 else self._kept.pop(0)
-                self._kept.append(ours)
-                for mine, x in zip(ours, theirs, strict=True):
+                self._kept = self._kept or [np.empty_like(x) for x in theirs]
+                for mine, x in zip(self._kept, theirs, strict=True):
                     np.copyto(mine, x)
                 if self._stamps[slot] == version:  # it was not written over meanwhile
-                    return version, list(ours)
+                    return version, self._kept
         raise DeadlineError("no version of the parameters stays long enough to be read")
 
 

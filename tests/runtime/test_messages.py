@@ -100,8 +100,9 @@ def test_no_code_is_loaded_while_messages_are_read():
     assert child.stdout == "0 []\n"  # none is taken for a message
     fault_page.write("F12", "malformed messages", "socket of a worker", "0 audit events of code; refused", "0 events, all refused",
                      len(LINES) + len(LEAVES) + len(MESSAGES))
-    fault_page.write("F12", "hostile checkpoints", "disk", "0 audit events of code", "held by `test_no_code_is_loaded_while_data_is`", 4)
-    fault_page.write("F12", "names of the pickle family", "package", "0", "held by `test_data_cannot_become_code`", 1)
+    fault_page.held("F12", "hostile checkpoints", "disk", "0 audit events of code", "tests/store/test_store_damage.py",
+                    "test_no_code_is_loaded_while_data_is")
+    fault_page.held("F12", "names of the pickle family", "package", "0", "tests/style/test_imports.py", "test_data_cannot_become_code")
 
 
 @pytest.mark.slow
