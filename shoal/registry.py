@@ -29,6 +29,8 @@ BUILTIN: dict[str, dict[str, str]] = {
         "blind_cliffwalk": "shoal.envs.blind_cliffwalk:BlindCliffwalk",
         "matrix_game": "shoal.envs.matrix_game:MatrixGame",
         "rendezvous": "shoal.envs.rendezvous:Rendezvous",
+        "rigged_bandit": "shoal.envs.rigged_bandit:RiggedBandit",
+        "tictactoe": "shoal.envs.tictactoe:TicTacToe",
         "probe": "shoal.testing.probes:Probe",
     },
     "algo": {
@@ -43,10 +45,19 @@ BUILTIN: dict[str, dict[str, str]] = {
         "sac": "shoal.algos.sac:SAC",
         "td3": "shoal.algos.td3:TD3",
         "ddpg": "shoal.algos.ddpg:DDPG",
+        "q_learning": "shoal.tabular.learner:QLearning",
+        "sarsa": "shoal.tabular.learner:Sarsa",
+        "expected_sarsa": "shoal.tabular.learner:ExpectedSarsa",
+        "double_q_learning": "shoal.tabular.learner:DoubleQLearning",
+        "n_step_sarsa": "shoal.tabular.learner:NStepSarsa",
+        "q_lambda": "shoal.tabular.learner:QLambda",
+        "sarsa_lambda": "shoal.tabular.learner:SarsaLambda",
+        "monte_carlo": "shoal.tabular.learner:MonteCarlo",
+        "dyna_q": "shoal.tabular.learner:DynaQ",
     },
     "net": {"mlp": "shoal.nets:MLP", "cnn": "shoal.nets:CNN"},
     "runtime": {"local": "shoal.runtime.local:Local", "processes": "shoal.runtime.process:Processes",
-                "threads": "shoal.runtime.threads:Threads"},
+                "threads": "shoal.runtime.threads:Threads", "mpi": "shoal.runtime.mpi:Mpi"},
     "team": {"independent": "shoal.algos.team:Independent", "shared": "shoal.algos.team:Shared"},
 }
 
@@ -129,3 +140,8 @@ def provider(kind: str, name: str) -> str | None:
 def home(kind: str, name: str) -> str:
     """The module in which a name's class or function was defined; empty for a built-in."""
     return getattr(_added[kind].get(name), "__module__", "") or ""
+
+
+def home_room(kind: str, name: str) -> str:
+    """The part of the package that a built-in belongs to: ``algos``, ``tabular``; empty for what a user registered."""
+    return f"{BUILTIN[kind].get(name, '')}..".split(".")[1]

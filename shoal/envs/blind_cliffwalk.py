@@ -5,9 +5,10 @@ Schaul et al. (2016), "Prioritized experience replay", section 3.1 and figure 1.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 
 from shoal.specs import Discrete, EnvSpec
 from shoal.types import Array, Key, Step, pytree
@@ -47,3 +48,12 @@ class BlindCliffwalk:
         paid = right & (state == self.length - 1)
         after = jnp.where(right, jnp.minimum(state + 1, self.length - 1), state)
         return after, Step(after, paid.astype(jnp.float32), ~right | paid, jnp.zeros((), bool), {"success": paid})
+
+    def model(self) -> tuple[list[Any], np.ndarray]:
+        """Every outcome: [length][2] lists of (probability, after, reward, terminated), and how likely each place starts, [length]."""
+        last = self.length - 1
+        outcomes = []
+        for place in range(self.length):
+            right, wrong = (1.0, min(place + 1, last), float(place == last), place == last), (1.0, place, 0.0, True)
+            outcomes.append([[right], [wrong]] if place % 2 == 0 else [[wrong], [right]])
+        return outcomes, np.eye(self.length)[0]

@@ -5,7 +5,7 @@ Strens, "A Bayesian framework for reinforcement learning" (2000), whose five sta
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +71,14 @@ class Chain:
         reward = jnp.where(right, jnp.where(at_end, self.end_reward, 0.0), self.back_reward).astype(jnp.float32)
         never = jnp.zeros((), bool)
         return after, Step(after, reward, never, never, {})
+
+    def model(self) -> tuple[list[Any], np.ndarray]:
+        """Every outcome: [length][2] lists of (probability, after, reward, terminated), and how likely each place starts, [length]."""
+        last = self.length - 1
+        back = (0, self.back_reward, False)
+        on = [(min(place + 1, last), self.end_reward if place == last else 0.0, False) for place in range(self.length)]
+        outcomes = [[[(1 - self.slip, *chosen), (self.slip, *other)] for chosen, other in ((back, right), (right, back))] for right in on]
+        return outcomes, np.eye(self.length)[0]
 
     def values(self, right: Array, discount: float) -> np.ndarray:
         """The discounted value of every place, [length], for going right with probability ``right`` [length]. Exact.

@@ -114,6 +114,14 @@ class GridWorld:
             ways.append(np.where(blocked[there], cells, there))
         return np.stack(ways)
 
+    def model(self) -> tuple[list[Any], np.ndarray]:
+        """Every outcome: [cells][4] lists of (probability, after, reward, terminated), and how likely each cell starts, [cells]."""
+        ways, goal = self.ways().T.tolist(), self.cell(self.goal)
+        ends = [[(after, self.goal_reward if after == goal else self.step_reward, after == goal) for after in row] for row in ways]
+        drawn = [[(1 - self.slip) * (way == action) + self.slip / 4 for way in range(4)] for action in range(4)]
+        outcomes = [[[(p, *end) for p, end in zip(chances, row, strict=True)] for chances in drawn] for row in ends]
+        return outcomes, np.eye(self.width * self.height)[self.cell(self.start)]
+
     def _reachable(self) -> np.ndarray:
         """bool [cells]: where some walk from the start leads."""
         after, front = self.ways(), np.array([self.cell(self.start)])
