@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from shoal.runtime.local import Local
     from shoal.runtime.process import Processes
     from shoal.runtime.threads import Threads
+    from shoal.tabular.learner import (
+        DoubleQLearning,
+        DynaQ,
+        ExpectedSarsa,
+        MonteCarlo,
+        NStepSarsa,
+        QLambda,
+        QLearning,
+        Sarsa,
+        SarsaLambda,
+    )
 
 __version__ = "0.1.0"
 
@@ -41,15 +52,19 @@ _LAZY = {
     "RecurrentPPO": "shoal.algos.recurrent_ppo",
     "DQN": "shoal.algos.dqn", "QRDQN": "shoal.algos.qr_dqn", "LinearQ": "shoal.algos.linear_q",
     "SAC": "shoal.algos.sac", "TD3": "shoal.algos.td3", "DDPG": "shoal.algos.ddpg",
+    "QLearning": "shoal.tabular.learner", "Sarsa": "shoal.tabular.learner", "ExpectedSarsa": "shoal.tabular.learner",
+    "DoubleQLearning": "shoal.tabular.learner", "NStepSarsa": "shoal.tabular.learner", "QLambda": "shoal.tabular.learner",
+    "SarsaLambda": "shoal.tabular.learner", "MonteCarlo": "shoal.tabular.learner", "DynaQ": "shoal.tabular.learner",
     "Local": "shoal.runtime.local",
     "Processes": "shoal.runtime.process", "Threads": "shoal.runtime.threads",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
 }
 
-__all__ = ["A2C", "DDPG", "DQN", "IMPALA", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "LinearQ", "Local", "MainLoop",
-           "Processes", "RecurrentPPO", "Threads", "errors", "evaluate", "gym_view", "load", "make", "register", "resume", "team",
-           "train"]
+__all__ = ["A2C", "DDPG", "DQN", "IMPALA", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "DoubleQLearning", "DynaQ",
+           "ExpectedSarsa", "LinearQ", "Local", "MainLoop", "MonteCarlo", "NStepSarsa", "Processes", "QLambda", "QLearning",
+           "RecurrentPPO", "Sarsa", "SarsaLambda", "Threads", "errors", "evaluate", "gym_view", "load", "make", "register",
+           "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

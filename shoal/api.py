@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal import config, registry, store
+from shoal import config, given, registry, store
 from shoal.errors import ConfigError
 from shoal.plan import Plan
 from shoal.runtime import device as devices
@@ -87,7 +87,7 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
         agent = registry.find("algo", agent)
     if isinstance(agent, type):
         agent = agent()
-    if not hasattr(agent, "update") or not hasattr(agent, "act"):
+    if not hasattr(agent, "runs_on") and not (hasattr(agent, "update") and hasattr(agent, "act")):
         raise ConfigError(f"agent = {agent!r}: expected an algorithm such as shoal.PPO(), or the name of one")
     devices.prepare(device, threads)
     from shoal.main_loop import MainLoop
@@ -97,8 +97,25 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
     if not (steps or episodes or minutes):
         steps = config.DEFAULT_STEPS
     loop = MainLoop(env, agent, device=device, threads=threads, **settings)
-    _check_fields(dataclasses.replace(loop.plan, steps=steps, episodes=episodes, minutes=minutes))
-    return Run(loop, loop.run(steps=steps, episodes=episodes, minutes=minutes))
+    loop.plan = dataclasses.replace(loop.plan, steps=steps, episodes=episodes, minutes=minutes)
+    _check_fields(loop.plan)
+    return Run(loop, _run(loop))
+
+
+def _run(loop: Any, inexact: bool = False) -> dict[str, Any]:
+    """Run a loop. Under MPI every rank comes here: those other than 0 keep lanes until the end, and end then."""
+    if loop.plan.runtime != "mpi":
+        return loop.run(inexact=inexact)
+    from shoal.runtime import mpi
+
+    with mpi.ending_the_job(mpi.world()):
+        if mpi.rank():
+            mpi.serve(given.with_horizon(loop.plan, loop.agent)[0])
+            raise SystemExit(0)
+        try:
+            return loop.run(inexact=inexact)
+        finally:
+            loop.close()
 
 
 def _check_fields(plan: Plan) -> None:
@@ -115,11 +132,20 @@ def resume(folder: str | Path, *, steps: int = 0, inexact: bool = False, quiet: 
     """Continue the run in ``folder`` to its budget, or for ``steps`` more."""
     plan = _open(folder, plugins, steps)
     loop = _loop(plan, folder, quiet, resume=True)
-    if steps:
+    if steps and not follows(plan):
         from shoal.main_loop import config_of
 
         store.rewrite_config(Path(folder), config_of(loop.plan))
-    return Run(loop, loop.run(inexact=inexact))
+    return Run(loop, _run(loop, inexact))
+
+
+def follows(plan: Plan) -> bool:
+    """Whether another process of this job drives the run, and writes its folder."""
+    if plan.runtime != "mpi":
+        return False
+    from shoal.runtime import mpi
+
+    return mpi.rank() > 0
 
 
 def evaluate(folder: str | Path, episodes: int = 100, *, sampled: bool = False, seed: int | None = None,
@@ -154,20 +180,33 @@ class Policy:
 
         self.plan = _open(folder, plugins)
         engine = _engine(self.plan, folder, None)
+        self._env = envs.from_plan(self.plan)
+        self._observer, self.spec = Observer(self._env), self._env.spec
+        self._table: Any = None
+        if self.plan_is_table(engine):
+            return
         self.spec, self._agent, self._params = engine.spec, engine.algorithm, engine.policy()
         self._memory = self._agent.memory(self.spec, 1)
         self._role = lane.role(0.0, 1, greedy=True)
         key = jax.random.key(0)
         self._noise = jax.tree.map(lambda x: x[0], self._agent.draw(self.spec, key, (1, 1)))  # greedy: not used
         self._call = jax.jit(lambda a, *rest: a.act(*rest))
-        self._env = envs.from_plan(self.plan)
-        self._observer = Observer(self._env)
         engine.close()
+
+    def plan_is_table(self, engine: Any) -> bool:
+        """Whether it is a table that acts; then that is all there is to it."""
+        if getattr(engine.algorithm, "runs_on", "") == "tables":
+            from shoal.table_api import Acting
+
+            self._table = Acting(engine, self._env)
+            engine.close()
+        return self._table is not None
 
     def reset(self) -> None:
         """Forget the episode so far: the policy's memory and the observations it was shown."""
-        self._memory = self._agent.memory(self.spec, 1)
         self._observer.reset()
+        if self._table is None:
+            self._memory = self._agent.memory(self.spec, 1)
 
     def act(self, obs: Any) -> Any:
         """The greedy action for one observation (for a team: one row per agent)."""
@@ -175,6 +214,8 @@ class Policy:
 
         from shoal.envs import maps
 
+        if self._table is not None:
+            return maps.native(self._env, self._table(self._observer(obs)))
         row = jax.tree.map(lambda x: np.asarray(x)[None], self._observer(obs), is_leaf=lambda x: isinstance(x, (list, tuple)))
         row = jax.tree.map(lambda x: x.astype(np.float32) if x.dtype == np.float64 else x, row)
         acted = self._call(self._agent, self._params, self._memory, row, self._role, self._noise)
@@ -216,7 +257,7 @@ def _with_curve(run: Run) -> dict[str, Any]:
 def run_train(plan: Plan, out: str | None, quiet: bool, note: str) -> dict[str, Any]:
     """What ``shoal train`` does, once its input is known to be good."""
     loop = _loop(plan, out, quiet)
-    return _with_curve(Run(loop, loop.run()))
+    return _with_curve(Run(loop, _run(loop)))
 
 
 def run_resume(folder: str, more_steps: int, inexact: bool, quiet: bool) -> dict[str, Any]:
@@ -225,6 +266,36 @@ def run_resume(folder: str, more_steps: int, inexact: bool, quiet: bool) -> dict
 
 def run_eval(folder: str, episodes: int, sampled: bool, seed: int | None) -> dict[str, Any]:
     return evaluate(folder, episodes, sampled=sampled, seed=seed)
+
+
+def run_gap(folder: str) -> dict[str, Any]:
+    """What ``shoal eval --gap`` says."""
+    from shoal import envs, table_api
+
+    plan = _open(folder)
+    engine = _engine(plan, folder, None)
+    try:
+        policy = None if getattr(engine.algorithm, "runs_on", "") == "tables" else load(folder)
+        return table_api.gap_of(plan, engine, lambda: envs.from_plan(plan), policy.act if policy else None)
+    finally:
+        engine.close()
+
+
+def gap_lines(found: dict[str, Any]) -> list[str]:
+    from shoal.tabular import gap
+
+    return gap.lines(found)
+
+
+def run_play(name: str, folder: str, second: bool, ask_fn: Callable[[str], str], say_fn: Callable[[str], Any]) -> int:
+    """What ``shoal play`` does."""
+    from shoal import envs, table_api
+
+    plan = _open(folder) if folder else None
+    if plan is not None and (plan.env != name or registry.home_room("algo", plan.algo) != "tabular"):
+        raise ConfigError(f"{folder}: a run of {plan.algo} on {plan.env}, not of a table on {name}")
+    engine = _engine(plan, folder, None) if plan is not None else None
+    return table_api.play_against(name, envs.make(name), engine, second, ask_fn, say_fn)
 
 
 def run_render(folder: str, mode: str, sampled: bool, seed: int | None, max_frames: int, show_fn: Callable[[Any], None]
@@ -258,6 +329,11 @@ def _acting(engine: Any, seed: int, sampled: bool) -> Callable[[Any, int], Any]:
 
     from shoal import lane, rng
 
+    if getattr(engine.algorithm, "runs_on", "") == "tables":
+        from shoal import envs, table_api
+
+        table = table_api.Acting(engine, envs.from_plan(engine.plan))
+        return lambda obs, t: table(obs)
     agent, params, spec = engine.algorithm, engine.policy(), engine.spec
     role, memory, root = lane.role(0.0, 1, greedy=not sampled), agent.memory(spec, 1), rng.root(seed)
 

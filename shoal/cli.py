@@ -27,6 +27,8 @@ commands:
   resume DIR        continue a run exactly where it stopped
   eval DIR          score the final policy of a run
   trace DIR         where the time of a run went
+  solve ENV         the exact optimum, where the environment's model is known
+  play GAME [DIR]   play against a trained policy, or against perfect play
   list WHAT         what there is: envs, algos or runtimes
   check-env ENV     whether an environment keeps its side, and what shoal does where it does not
   doctor            versions, devices, extras, and the command that adds what is missing
@@ -60,8 +62,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    commands: dict[str, Callable[[list[str]], int]] = {"train": _train, "resume": _resume, "eval": _eval, "trace": _trace, "list": _list,
-                                                          "check-env": _check_env, "doctor": _doctor}
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train, "resume": _resume, "eval": _eval, "trace": _trace, "list": _list, "solve": _solve, "play": _play,
+        "check-env": _check_env, "doctor": _doctor}
     if not argv or argv[0] in ("-h", "--help", "help"):
         return _say(_HELP.rstrip())
     if argv[0] == "--version":
@@ -107,16 +110,17 @@ def _train(argv: list[str]) -> int:
         return _say(parser.format_help().rstrip())
     if algo is None:
         raise ConfigError("train: which algorithm, on which environment? e.g. `shoal train ppo cartpole`, or --config FILE")
-    values = {**flags.typed(given, algo), **dict(zip(("algo", "env"), names, strict=False))}
+    values = {**flags.typed(given, algo), **dict(zip(("algo", "env"), [*map(flags.known_as, names[:1]), *names[1:]], strict=False))}
     if "env" not in values and not (file and "env" in config.read(file)):
         raise ConfigError(f"train {algo}: on which environment? e.g. `shoal train {algo} cartpole`; see `shoal list envs`")
     plan, note = config.resolve(values, file)
-    out = _run_folder(given["out"]) if "out" in given else _run_folder(str(free_folder(plan)))
-    if not given.get("quiet", False):
-        _say(note)
-        sys.stdout.flush()
     from shoal import api
 
+    follows = plan.runtime == "mpi" and api.follows(plan)
+    out = given.get("out") if follows else _run_folder(given["out"] if "out" in given else str(free_folder(plan)))
+    if not given.get("quiet", False) and not follows:
+        _say(note)
+        sys.stdout.flush()
     return _report(api.run_train(plan, out, given.get("quiet", False), note), given.get("json", False))
 
 
@@ -146,9 +150,14 @@ def _eval(argv: list[str]) -> int:
         raise ConfigError("--episodes is for scores; --render shows one episode")
     if "max_frames" in given and not render:
         raise ConfigError("--max-frames goes with --render")
+    if given.get("gap", False) and (render or given.keys() & {"episodes", "sampled", "seed"}):
+        raise ConfigError("--gap plays nothing: leave --episodes, --sampled, --seed and --render out")
     folder = _existing_run("eval", names, given)
     from shoal import api
 
+    if given.get("gap", False):
+        found = api.run_gap(folder)
+        return _say(_as_json(found) if given.get("json", False) else "\n".join(api.gap_lines(found)))
     if render:
         shown = api.run_render(folder, render, given.get("sampled", False), seed, frames, _show_shot)
         return _say(_as_json(shown)) if given.get("json", False) else _say(_about(shown))
@@ -191,6 +200,38 @@ def _trace(argv: list[str]) -> int:
     if given.get("json", False):
         return _say(_as_json({"path": str(path), "shares": [share._asdict() for share in found]}))
     return _say("\n".join([*timeline.lines(found), f"timeline: {path}"]))
+
+
+def _solve(argv: list[str]) -> int:
+    parser = flags.solve_parser()
+    given, names = parser.parse(argv, most=1)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if not names:
+        raise ConfigError("solve: which environment? e.g. `shoal solve FrozenLake-v1`")
+    discount = settings.parse("discount", given["discount"], "float", "--discount") if "discount" in given else 0.99
+    if not 0 <= discount <= 1:
+        raise ConfigError(f"discount = {discount}: expected a number from 0 to 1 (--discount)")
+    steps = flags.count("max_episode_steps", given["max_episode_steps"], least=0) if "max_episode_steps" in given else 0
+    config.load_plugins(given.get("plugins", []))
+    from shoal.tabular import command
+
+    result = command.run_solve(names[0], flags.env_options(given), discount, steps)
+    return _say(_as_json(result) if given.get("json", False) else "\n".join(command.lines(result)))
+
+
+def _play(argv: list[str]) -> int:
+    parser = flags.play_parser()
+    given, names = parser.parse(argv, most=2)
+    if "help" in given:
+        return _say(parser.format_help().rstrip())
+    if not names:
+        raise ConfigError("play: which game? e.g. `shoal play tictactoe`")
+    if len(names) > 1:
+        _existing_run("play", names[1:], given)
+    from shoal import api
+
+    return api.run_play(names[0], names[1] if len(names) > 1 else "", given.get("second", False), input, _say)
 
 
 def _list(argv: list[str]) -> int:

@@ -13,6 +13,7 @@ from shoal import plan as plan_module
 from shoal import registry
 from shoal.errors import ConfigError, MissingError, nearest
 from shoal.fields import COMPUTED, REQUIRED, Described, Field, cast, check, describe, plain, plan_fields, refuse, show
+from shoal.given import lanes_of_tables
 from shoal.plan import Plan
 from shoal.toml import MAX_BYTES, loads_toml
 
@@ -198,6 +199,8 @@ def _merge(layers: list[Layer], algo: str, recorded: dict[str, Any]) -> Plan:
     for key, value in algorithm.items():
         if value is REQUIRED:
             raise ConfigError(f"{algo} needs a value for {key}: give --{key.replace('_', '-')}")
+    if registry.home_room("algo", algo) == "tabular":
+        values |= lanes_of_tables(values)
     plan = Plan(**{**values, **recorded, "algo": algo}, algorithm=algorithm, env_options=env_options)
     plan_module.check(plan)
     return plan

@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from shoal import code_cache
 from shoal.plan import Plan
 
 _NAMED = ("jax", "jaxlib", "numpy", "gymnasium", "equinox", "optax", "safetensors")  # shown even if no requirement names them
@@ -194,9 +195,7 @@ def _disk() -> dict[str, Any]:
 
 
 def _cache() -> dict[str, Any]:
-    from shoal.runtime import device
-
-    folder = device.cache_folder()
+    folder = code_cache.folder("xla")
     if folder is None:
         off = os.environ.get("SHOAL_CACHE") == "off"
         return {"folder": None, "files": 0, "bytes": 0, "state": "off (SHOAL_CACHE)" if off else "not usable: nothing is kept"}

@@ -138,6 +138,8 @@ def eval_parser() -> Parser:
     group.add_argument("--seed", metavar="N", help="Seed of the evaluation (default: the run's own).")
     group.add_argument("--render", metavar="HOW", help="Show one episode instead of scoring: text (in the terminal), rgb (PNG files in "
                        "DIR/render) or gif (DIR/render/episode.gif).")
+    group.add_argument("--gap", action="store_true", help="Instead of playing, say how far the policy's exact value is from the optimum: "
+                       "for worlds with a model, and for games.")
     group.add_argument("--max-frames", metavar="N", help="Show at most this many frames (default: 500).")
     _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that the run needs."))
     group.add_argument("--json", action="store_true", help="End with one JSON object on the last line of stdout.")
@@ -162,6 +164,25 @@ def check_env_parser() -> Parser:
     return parser
 
 
+def solve_parser() -> Parser:
+    parser = Parser("shoal solve ENV [flags]", "The exact optimum of an environment whose model is known, by value iteration; of a game, "
+                    "by minimax.")
+    group = parser.add_argument_group("the problem")
+    group.add_argument("--discount", metavar="X", help="How much less a reward is worth one step later (default: 0.99).")
+    group.add_argument("--max-episode-steps", metavar="N", help="Steps after which an episode ends (default: the environment's own).")
+    _add(group, Field("env_options", "dict[str, Any]", {}, "Argument for the environment."))
+    _add(group, Field("plugins", "tuple[str, ...]", (), "Module of yours that registers the environment."))
+    group.add_argument("--json", action="store_true", help="One JSON object instead of lines.")
+    return parser
+
+
+def play_parser() -> Parser:
+    parser = Parser("shoal play GAME [DIR] [flags]", "Play against the policy of a run, or against perfect play where none is named.")
+    group = parser.add_argument_group("the game")
+    group.add_argument("--second", action="store_true", help="Let the other side move first.")
+    return parser
+
+
 def doctor_parser() -> Parser:
     parser = Parser("shoal doctor [flags]", "What is installed, what shoal will use, and the command that adds what is missing. "
                     "Trains nothing. Exit code 0: the core is fine; 1: it is not.")
@@ -180,8 +201,14 @@ def find_algo(argv: list[str]) -> tuple[str | None, str | None, list[str]]:
     """Algorithm, config file and plugins named in ``argv``, before the flags of that algorithm are known."""
     given, names, unknown = train_parser(registry.names("algo")).split(argv)
     # a value behind an unknown flag would pass for the algorithm; the flag is refused later, and first
-    algo = next((name for name in names if name in registry.names("algo")), None) if unknown else (names[0] if names else None)
-    return algo, given.get("config"), given.get("plugins", [])
+    algo = next((name for name in names if known_as(name) in registry.names("algo")), None) if unknown else (names[0] if names else None)
+    return known_as(algo) if algo else None, given.get("config"), given.get("plugins", [])
+
+
+def known_as(algo: str) -> str:
+    """An algorithm's name as it is registered: ``q-learning`` is ``q_learning``."""
+    plain = algo.replace("-", "_")
+    return plain if algo not in registry.names("algo") and plain in registry.names("algo") else algo
 
 
 def typed(given: dict[str, Any], algo: str) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from shoal import registry
 from shoal.errors import ConfigError, nearest
 from shoal.plan import NO_HORIZON, Plan
 
+TABLES = "tables"  # what learners in tables run on: see ``maker``
+
 
 def describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> Plan:
     """The plan that names what was given; objects without a registered name are marked and cannot be resumed by name."""
@@ -22,7 +24,22 @@ def describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> Pl
             raise ConfigError(f"unknown setting {key!r}{nearest(key, known)}")
     env_name = env if isinstance(env, str) else f"object:{type(env).__name__}"
     runtime, settings = (runtime, settings) if isinstance(runtime, str) else (runtime.name, {"workers": runtime.workers} | settings)
-    return Plan(**(settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime, "algorithm": options}))
+    settings = settings | {"algo": name, "env": env_name, "team": team, "runtime": runtime, "algorithm": options}
+    return Plan(**(settings | lanes_of_tables(settings) if getattr(inner, "runs_on", "") == TABLES else settings))
+
+
+def lanes_of_tables(values: dict[str, Any]) -> dict[str, int]:
+    """How many environments share a table where the plan leaves it open: here all of them; elsewhere each has one, and they are merged."""
+    num_envs = int(values.get("num_envs", Plan.num_envs))
+    return {} if values.get("lane_envs") else {"lane_envs": num_envs if values.get("runtime", Plan.runtime) == "local" else 1}
+
+
+def maker(runtime: Any, agent: Any) -> Any:
+    """What makes the engine of an agent on a runtime."""
+    wanted = getattr(agent, "runs_on", "engine")
+    if not hasattr(runtime, wanted):
+        raise ConfigError(f"runtime = {runtime.name!r} does not run {type(agent).__name__}; try --runtime local or processes")
+    return getattr(runtime, wanted)
 
 
 def with_horizon(plan: Plan, agent: Any) -> tuple[Plan, Any]:

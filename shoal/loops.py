@@ -14,7 +14,7 @@ from shoal.ops import serial
 from shoal.ops.finite import all_finite
 from shoal.specs import EnvSpec
 from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Memory, Metrics, Params
-from shoal.types import ParamSink, ParamSource, Role, Transition, Tree
+from shoal.types import ParamSink, ParamSource, Role, Scores, Transition, Tree
 
 
 class Desk(NamedTuple):
@@ -217,14 +217,6 @@ def run_learner(learner: Learner, source: ChunkSource, sink: ParamSink, *, num_l
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
-
-
-class Scores(NamedTuple):
-    """Evaluation episodes, one entry each, in the environment's own reward."""
-
-    returns: Array  # [E] or [E, N]
-    lengths: Array  # [E]
-    success: Array  # [E]: the environment's own "success" at the end, nan where it declares none
 
 
 def run_evaluator(algorithm: Algorithm, env: Env, params: Params, root: Key, greedy: Array, episodes: int, max_steps: int) -> Scores:

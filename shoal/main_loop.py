@@ -67,8 +67,9 @@ class MainLoop:
         env = self._make_env()
         try:
             given.check_team(self.plan, env.spec)
-            self._engine = self.runtime.engine(given.over_epochs(self.plan, self.agent), env, self._make_env, plan=self.plan,
-                                               stream_episodes=self.callbacks.want_episodes)
+            make_fn = given.maker(self.runtime, self.agent)
+            self._engine = make_fn(given.over_epochs(self.plan, self.agent), env, self._make_env, plan=self.plan,
+                                   stream_episodes=self.callbacks.want_episodes)
         finally:
             if isinstance(env, HostEnv):
                 env.close()
@@ -136,9 +137,10 @@ class MainLoop:
     def _turn(self) -> str:
         """One call of the engine and all that follows from it; why to stop, or nothing."""
         self.callbacks.iteration_start(self)
+        self._looked_at = self.step
         before = self._compilations.seconds
         report = self._engine.run(self._limits())
-        self._calls.append((len(report.iterations) * self._per_iteration,
+        self._calls.append((self._taken(report),
                             report.run_s - max(0.0, self._compilations.seconds - before - report.compile_s)))
         for iteration in report.iterations:
             self._account(iteration)
@@ -169,13 +171,17 @@ class MainLoop:
             iterations = max(1, min(iterations, int(remaining * steps / seconds / self._per_iteration)))
         episodes = self.plan.episodes - self.episodes if self.plan.episodes else _NEVER
         target = self.plan.target_return if not self.plan.eval_every else math.inf
-        return Limits(iterations, episodes, target)
+        return Limits(iterations, episodes, target, self.plan.steps - self.step if self.plan.steps else 2**62)
+
+    def _taken(self, report: Any) -> int:
+        """Environment steps of a call."""
+        return sum(self._per_iteration if iteration.steps is None else iteration.steps for iteration in report.iterations)
 
     def _account(self, iteration: Iteration) -> None:
         before = self.step
-        self.step += self._per_iteration
+        self.step += self._per_iteration if iteration.steps is None else iteration.steps
         self.iteration += 1
-        self.updates += 1
+        self.updates += 1 if iteration.steps is None else iteration.steps
         self.episodes += iteration.episodes
         self.mean_return = iteration.mean_return
         self._window.add(iteration.metrics, iteration.episodes, iteration.return_sum, iteration.length_sum, iteration.mean_return)
@@ -206,7 +212,7 @@ class MainLoop:
 
     def _evaluate_if_due(self) -> str:
         every = self.plan.eval_every
-        if not every or self.step // every == (self.step - self._per_iteration) // every:
+        if not every or self.step // every == self._looked_at // every:
             return ""
         self._evaluate()
         return self._scored()
@@ -301,7 +307,7 @@ class MainLoop:
     def _report(self, report: Any) -> None:
         seconds = max(report.run_s, 1e-9)
         self._timing.put({"step": self.step, "wall_s": self._elapsed(), "iterations": len(report.iterations),
-                          "steps_per_s": len(report.iterations) * self._per_iteration / seconds,
+                          "steps_per_s": self._taken(report) / seconds,
                           "compilations": self._compilations.count} | self._engine.timing())
         self._try(self._timing.flush)
         self._progress.update(self.step, getattr(self, "_row", {}) | {"mean_return": self.mean_return}, self._elapsed())

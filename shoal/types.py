@@ -208,12 +208,21 @@ class Buffer(Protocol):
     def pace(self, rows: int) -> tuple[int, int]: ...  # updates, and the environment steps they are for; ``rows``: of an iteration
 
 
+class Scores(NamedTuple):
+    """Evaluation episodes, one entry each, in the environment's own reward."""
+
+    returns: Array  # [E] or [E, N]
+    lengths: Array  # [E]
+    success: Array  # [E]: the environment's own "success" at the end, nan where it declares none
+
+
 class Limits(NamedTuple):
     """When a call of ``Engine.run`` must end, at the latest. All checked at every iteration boundary."""
 
     iterations: int  # at most this many more
     episodes: int  # stop at the first boundary with at least this many more episodes
     target: float  # stop at the first boundary where the last 100 training episodes average at least this
+    steps: int = 2**62  # environment steps that are left; an engine that can, stops exactly there
 
 
 class Iteration(NamedTuple):
@@ -225,6 +234,7 @@ class Iteration(NamedTuple):
     length_sum: int
     mean_return: float  # over the last (up to) 100 training episodes; nan before the first
     ended: list[EpisodeEnd]  # the single episodes in order, where they were asked for
+    steps: int | None = None  # environment steps it took, each of them learned from; None: as many as every iteration takes
 
 
 class EpisodeEnd(NamedTuple):

@@ -39,6 +39,18 @@ def workers_of(pid: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
+def table_workers_of(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid), "-f", "shoal.runtime.table_worker"], capture_output=True, text=True)
+    return [int(word) for word in found.stdout.split()]
+
+
+def wait_until(ready_fn: Callable[[], bool], limit_s: float) -> None:
+    until = time.monotonic() + limit_s
+    while not ready_fn():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def is_running(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -29,7 +29,7 @@ from shoal.types import Chunk, LaneState, Params, ParamSource
 
 _START_S = 300.0  # for a worker to import, compile and bring its environments back
 _CLOSE_S = 5.0  # for closing environments at the end of a run
-_STAMPS = 4096  # bytes before the first parameters: which version lies in each slot
+STAMPS = 4096  # bytes before the first parameters: which version lies in each slot
 
 
 class Crew:
@@ -72,7 +72,7 @@ class Crew:
         assert self._pages is not None
         self._stamps[slot] = -1
         if slot not in self._views:
-            self._views[slot] = self._layout.views(self._pages, _STAMPS + slot * self._layout.size)
+            self._views[slot] = self._layout.views(self._pages, STAMPS + slot * self._layout.size)
         for view, leaf in zip(self._views[slot], leaves, strict=True):
             np.copyto(view, np.asarray(leaf))
         self._stamps[slot] = version
@@ -81,7 +81,7 @@ class Crew:
         """Start everyone, with the parameters there are."""
         versions: dict[int, Any] = self._params.versions  # type: ignore[attr-defined]
         self._layout = Layout.of([np.asarray(x) for x in next(iter(versions.values()))])
-        self._pages = Pages(_STAMPS + self._slots * self._layout.size)
+        self._pages = Pages(STAMPS + self._slots * self._layout.size)
         self._views: dict[int, list[np.ndarray]] = {}  # by slot
         self._stamps = self._pages.array("int64", (self._slots + 1,), 0)  # the last: the newest of all
         self._stamps[:] = -1
@@ -112,7 +112,7 @@ class Crew:
             "seed": world.seed, "num_lanes": world.num_lanes, "lane_envs": world.lane_envs, "mode": self.mode, "lag": self._lag,
             "deadline_s": self._timeout_s, "standing": [f"lane{index}" for index in standing], "state_bytes": len(data),
             "inexact": self._inexact,
-            "params": {"fd": self._pages.fd, "slots": self._slots, "start": _STAMPS, "layout": self._layout.kinds}}
+            "params": {"fd": self._pages.fd, "slots": self._slots, "start": STAMPS, "layout": self._layout.kinds}}
         try:
             hand.start(plan, (self._pages.fd,), state)
         except OSError as error:  # no more processes, or no memory for one

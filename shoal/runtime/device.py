@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
+from shoal import code_cache
 from shoal.errors import ConfigError
 
 
@@ -28,32 +28,12 @@ def prepare(device: str, threads: int) -> None:
 
     # acting on a few observations takes half as long when the call is not handed to another thread
     jax.config.update("jax_cpu_enable_async_dispatch", False)
-    folder = cache_folder()
+    folder = code_cache.folder("xla")
     if folder is not None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     _confirm(device)
-
-
-def cache_folder() -> Path | None:
-    """Where compiled programs are kept between runs: code, so in the user's own cache, closed to others, never in a run folder.
-
-    ``SHOAL_CACHE`` names another place, or ``off``.
-    """
-    wish = os.environ.get("SHOAL_CACHE", "")
-    if wish == "off":
-        return None
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(wish) if wish else base / "shoal" / "xla"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not os.access(folder, os.W_OK):
-            return None  # others could put code there
-    except (OSError, RuntimeError):
-        return None  # nothing is kept; nothing else changes
-    return folder
 
 
 def _confirm(device: str) -> None:

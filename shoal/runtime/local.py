@@ -9,6 +9,8 @@ from shoal.errors import ConfigError
 from shoal.plan import Plan
 from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
+from shoal.tabular.engine import Tables
+from shoal.tabular.setup import open_setup
 from shoal.types import Algorithm, Env, HostEnv
 
 
@@ -39,3 +41,9 @@ class Local:
         if path == "ported" or buffer.apart or plan.lag:
             return Ported(algorithm, env, None, lag=plan.lag, **sizes)
         return Fused(algorithm, env, **sizes)
+
+    def tables(self, learner: Any, env: Any, make_fn: Callable[[], Any], *, plan: Plan, stream_episodes: bool) -> Tables:
+        """The engine for learning in tables, here."""
+        if plan.mode != "sync" or plan.topology != "learner":
+            raise ConfigError("mode = 'async' needs workers that do not wait: use --runtime processes")
+        return Tables(open_setup(learner, plan, make_fn), plan, stream_episodes=stream_episodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -13,11 +12,9 @@ from shoal.errors import ConfigError
 from shoal.given import over_epochs
 from shoal.plan import Plan
 from shoal.runtime.cut import on_device
-from shoal.runtime.wire import tagged, untagged
+from shoal.runtime.told import plan_of
+from shoal.runtime.wire import tagged
 from shoal.types import HostEnv
-
-SCRIPT = "__shoal_script__"  # the name a user's script has in a worker: not __main__, so that its guard keeps it from running
-
 
 def describe(plan: Plan) -> dict[str, Any]:
     """A plan as data; refused where it holds something that has no name."""
@@ -51,10 +48,7 @@ def _script(plan: Plan) -> str:
 
 def rebuild(told: dict[str, Any]) -> tuple[Any, Any, Callable[[], HostEnv] | None]:
     """Algorithm, compiled environment or None, and what makes one that lives in Python: those that ``describe`` described."""
-    registry.load_plugins(tuple(told["plugins"]))
-    if told["script"]:
-        _import_script(told["script"])
-    plan = Plan(**{name: untagged(value) for name, value in told["plan"].items()})
+    plan = plan_of(told)
     agent = registry.find("algo", plan.algo)(**plan.algorithm)
     agent = over_epochs(plan, registry.find("team", plan.team)(agent) if plan.team else agent)
 
@@ -66,16 +60,3 @@ def rebuild(told: dict[str, Any]) -> tuple[Any, Any, Callable[[], HostEnv] | Non
         env.close()
         return on_device(agent), None, make
     return on_device(agent), env, None
-
-
-def _import_script(path: str) -> None:
-    spec = importlib.util.spec_from_file_location(SCRIPT, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[SCRIPT] = module
-    spec.loader.exec_module(module)
-
-
-def in_worker() -> bool:
-    """Whether this is a worker that is importing a user's script."""
-    return SCRIPT in sys.modules

@@ -8,7 +8,7 @@ from typing import Any
 from shoal.buffers.rollout import Rollout
 from shoal.errors import ConfigError
 from shoal.plan import Plan
-from shoal.runtime import place
+from shoal.runtime import place, tables, told
 from shoal.runtime.crew import Crew
 from shoal.runtime.flowing import Flowing
 from shoal.runtime.lanes import World
@@ -32,10 +32,9 @@ class Processes:
     def engine(self, algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostEnv], *, plan: Plan, stream_episodes: bool
                ) -> Ported:
         """The engine for a plan: lanes, chunks and ports, with the lanes in workers."""
-        if place.in_worker():
-            raise ConfigError("the script trains when it is imported, as workers do: put that under `if __name__ == \"__main__\":`")
+        check_not_imported()
         worlds, sizes = spread(algorithm, env, make_fn, plan, stream_episodes)
-        told, free, serves = place.describe(plan), plan.mode == "async", plan.topology == "server"
+        described, free, serves = place.describe(plan), plan.mode == "async", plan.topology == "server"
         if free or serves:
             check_async(algorithm, env.spec, plan)
 
@@ -44,9 +43,9 @@ class Processes:
             if not workers:
                 return Here(world, params, lag)
             if plan.trace and made.logs is not None:
-                told["trace"] = str(made.logs.with_name(FOLDER).absolute())
+                described["trace"] = str(made.logs.with_name(FOLDER).absolute())
             return (Pushes if serves else Stream if free else Crew)(
-                world, params, lag, told=told, workers=workers, step_timeout_s=plan.step_timeout_s, max_restarts=plan.max_restarts,
+                world, params, lag, told=described, workers=workers, step_timeout_s=plan.step_timeout_s, max_restarts=plan.max_restarts,
                 logs=made.logs, warn_fn=made.warn_fn, stop_fn=made.stop_fn, trace=made.trace)
 
         if free:
@@ -54,6 +53,16 @@ class Processes:
         else:
             made = Ported(algorithm, *worlds, lag=plan.lag, crew_fn=crew, **sizes)
         return made
+
+    def tables(self, learner: Any, env: Any, make_fn: Callable[[], Any], *, plan: Plan, stream_episodes: bool) -> Any:
+        """The engine for learning in tables, with the lanes in workers."""
+        check_not_imported()
+        return tables.engine(learner, make_fn, plan, stream_episodes)
+
+
+def check_not_imported() -> None:
+    if told.in_worker():
+        raise ConfigError("the script trains when it is imported, as workers do: put that under `if __name__ == \"__main__\":`")
 
 
 def check_async(algorithm: Any, spec: EnvSpec, plan: Plan) -> None:

@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 IDLE_S = 600.0  # without a word from the driver, after which a worker leaves; it would be started again
 
 
-def main(descriptor: int) -> int:
+def main(descriptor: int, kind: Any = None) -> int:
     from shoal.runtime.wire import Gone, Line
 
     line = Line(socket.socket(fileno=descriptor))
@@ -30,7 +30,7 @@ def main(descriptor: int) -> int:
         return 3
     _die_with(plan["driver"])
     try:
-        _Worker(line, plan).run()
+        (kind or _Worker)(line, plan).run()
     except Gone:
         return 0
     except BaseException as error:  # SystemExit too: an environment may call sys.exit
@@ -67,7 +67,7 @@ def _report(line: Any, error: BaseException) -> None:
                "trace": "".join(traceback.format_exception(error))}, 5.0)
 
 
-def _armed(plan: dict[str, Any]) -> str:
+def armed(plan: dict[str, Any]) -> str:
     """The role that tests want to fail in this worker, and in this life of it; mostly none."""
     if "SHOAL_FAULT" not in os.environ:
         return ""
@@ -80,7 +80,7 @@ def _wrapped(kind: Any, make_fn: Any) -> Any:
     return lambda: kind(make_fn())
 
 
-class _Params:
+class Params:
     """What the driver has published, read where it lies."""
 
     def __init__(self, plan: dict[str, Any]):
@@ -135,11 +135,11 @@ class _Worker:
         self._line, self._lag, self._deadline_s = line, int(plan["lag"]), float(plan["deadline_s"])
         self._beat: Any = memoryview(Pages(fd=plan["beat_fd"]).array("int64", (8,), 0))  # type: ignore[arg-type]
         device.prepare("cpu", 1)
-        self._struck = _armed(plan)
+        self._struck = armed(plan)
         faultpoint.at("worker", "start")
         self._slots = Slots(Pages(fd=plan["chunks_fd"]))
         self._layouts: dict[int, tuple[Any, int]] = {}
-        self._params = _Params(plan["params"])
+        self._params = Params(plan["params"])
         self._trace = Trace(plan.get("trace"), "worker", plan["index"], plan["life"])
         with self._trace.span("start"):
             self._open(plan)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,9 +66,14 @@ def run_page(page: Path) -> None:
         elif snippet.language == "bash":
             for line in commands(snippet):
                 words = [word for word in shlex.split(line) if word != "PYTHONPATH=."]  # this folder is on the path already
-                if words[0] != "shoal":
+                if words[0] == "mpiexec":
+                    own = (sys.executable, "-m", "shoal")
+                    code = subprocess.run([part for word in words for part in (own if word == "shoal" else (word,))],
+                                          timeout=300).returncode
+                elif words[0] == "shoal":
+                    code = cli.main(words[1:])
+                else:
                     raise SystemExit(f"{where}: cannot run {line!r}")
-                code = cli.main(words[1:])
                 if code:
                     raise SystemExit(f"{where}: exit code {code} from {line!r}")
         print(f"ran {where}", flush=True)

@@ -11,14 +11,14 @@ import shoal
 
 PACKAGE = Path(shoal.__file__).parent
 LAYERS = (
-    ("errors", "registry", "plan", "toml", "faultpoint", "given", "disk", "specs", "types", "rng"),
+    ("errors", "registry", "plan", "toml", "faultpoint", "given", "disk", "code_cache", "specs", "types", "rng"),
     ("ops",),
-    ("optim", "nets", "heads", "envs", "buffers", "flow", "checkpoint", "tensors", "store"),
+    ("optim", "nets", "heads", "envs", "tabular", "buffers", "flow", "checkpoint", "tensors", "store"),
     ("algos", "params"),
     ("lane", "host_act", "host_lane", "vector_lane", "loops", "scoring"),
     ("runtime",),
     ("monitor", "signals", "callbacks", "main_loop"),
-    ("fields", "config", "api", "doctor", "flags", "cli"),
+    ("fields", "config", "table_api", "api", "doctor", "flags", "cli"),
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -26,7 +26,7 @@ PROCESSES = {"subprocess", "multiprocessing", "ray", "mpi4py"}
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "shelve", "marshal", "copyreg",
            "allow_pickle", "multiprocessing"}  # whose channels pickle
 # their fault hooks arm what tests ask for; the registry names the probe environment as text and imports nothing
-MAY_IMPORT_TESTING = {"shoal.cli", "shoal.runtime.worker"}
+MAY_IMPORT_TESTING = {"shoal.cli", "shoal.runtime.worker", "shoal.runtime.table_worker"}
 
 
 def module_of(path: Path) -> str:
@@ -131,4 +131,4 @@ def test_names_become_modules_in_three_places():
     users = {module_of(path) for path in FILES if "import_module" in names_in(path)}
     assert users == {"shoal", "shoal.registry", "shoal.envs.gymnasium"}
     # and a worker imports the user's own script, which its driver names
-    assert {module_of(path) for path in FILES if "exec_module" in names_in(path)} == {"shoal.runtime.place"}
+    assert {module_of(path) for path in FILES if "exec_module" in names_in(path)} == {"shoal.runtime.told"}
