@@ -1,6 +1,7 @@
 """Speed against peers in the same run, into ``docs/speed.md``.
 
-``python -m benchmarks.bench [ported|fused|dqn|dqn_fused|sac|replay|threads|recompile|burning|spread|lag|stepping|exchange|overlap|all …]``.
+``python -m benchmarks.bench [ported|fused|dqn|dqn_fused|sac|replay|threads|recompile|burning|spread|lag|stepping|exchange|overlap|
+tables|tables_host|tictactoe|all …]``.
 
 Every contestant is a process of its own that has warmed up and waits; they are asked for samples in turn, A B A B, so that
 neither compilation nor the machine's drift enters a ratio; see ``contest``.
@@ -17,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import off_policy, peers, spread, table
+from benchmarks import off_policy, peers, spread, table, tables
 from benchmarks.checks import check, put, train
 from benchmarks.contest import PAGE, Work, Worker, close, record, rounds, row
 
@@ -121,7 +122,8 @@ def compilations(timing: str) -> list[int]:
 PARTS = {"ported": bench_ported, "fused": bench_fused, "dqn": off_policy.bench_dqn, "dqn_fused": off_policy.bench_dqn_fused,
          "sac": off_policy.bench_sac, "replay": off_policy.bench_replay, "threads": bench_threads, "recompile": bench_recompile,
          "burning": spread.bench_burning, "spread": spread.bench_spread, "lag": spread.bench_lag, "stepping": spread.bench_stepping,
-         "exchange": spread.bench_exchange, "overlap": spread.bench_overlap}
+         "exchange": spread.bench_exchange, "overlap": spread.bench_overlap,
+         "tables": tables.bench_tables, "tables_host": tables.bench_tables_host, "tictactoe": tables.bench_tictactoe}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -41,8 +41,8 @@ class Stopwatch:
 class Gate:
     """An engine that gives samples: before each call it looks whether one is complete, and if so waits for the next request."""
 
-    def __init__(self, engine: Any, seconds: float, begun: float):
-        self._engine, self._seconds, self._begun = engine, seconds, begun
+    def __init__(self, engine: Any, seconds: float, begun: float, packages: tuple[str, ...] = ("jax", "equinox", "optax")):
+        self._engine, self._seconds, self._begun, self._packages = engine, seconds, begun, packages
         self._requests: Iterator[str] | None = None
         self._watch = Stopwatch()
         self.warm_s = 0.0
@@ -66,7 +66,8 @@ class Gate:
             self._exchange(spent)
         report = self._engine.run(limits)
         self._iterations += len(report.iterations)
-        self._steps += len(report.iterations) * self._engine.steps_per_iteration
+        each = self._engine.steps_per_iteration
+        self._steps += sum(each if iteration.steps is None else iteration.steps for iteration in report.iterations)
         self._run_s += report.run_s
         if not self.warm_s:
             self.warm_s = time.perf_counter() - self._begun
@@ -76,7 +77,7 @@ class Gate:
     def _exchange(self, spent: float) -> None:
         """Answer the last request with what was done since, and wait; the first stretch only warms up."""
         if self._requests is None:
-            about = {"versions": protocol.versions("jax", "equinox", "optax"), "warm_s": self.warm_s}
+            about = {"versions": protocol.versions(*self._packages), "warm_s": self.warm_s}
             self._requests = protocol.requests(about)
         else:
             protocol.answer({"rate": self._steps / spent, "steps": self._steps, "seconds": spent,
