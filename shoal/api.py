@@ -65,6 +65,10 @@ class Run:
         """Score the policy over ``episodes`` episodes on evaluation seeds."""
         return _summary(self._loop.engine.evaluate(episodes, greedy=not sampled), self._loop.plan.target_return)
 
+    def policy(self) -> Any:
+        """What acts: parameters, or of a table the best action of every row."""
+        return self._loop.engine.policy()
+
     def save(self, folder: str | Path) -> Path:
         """Copy config and newest checkpoint to ``folder``, for ``shoal.load`` and ``shoal resume``."""
         return store.copy_run(self.folder, Path(folder))

@@ -18,11 +18,14 @@ class Acting:
 
     def __init__(self, engine: Tables, env: Any):
         learner = engine.setup.learner
-        self._rows = discrete.rows_of(env.spec.obs, learner.bins, learner.low or None, learner.high or None)
-        self._choices, self._policy = discrete.actions_of(env.spec.action), engine.policy()
+        rows = discrete.rows_of(env.spec.obs, learner.bins, learner.low or None, learner.high or None)
+        self._row_fn = engine.setup.rows.find if learner.sparse else rows.index
+        self._mask_fn, self._choices, values = rows.mask, discrete.actions_of(env.spec.action), engine.values()
+        self._values = np.vstack([values, np.zeros((1, values.shape[1]))])  # row -1: what was never seen
 
     def __call__(self, obs: Any) -> Any:
-        return self._choices.action(int(self._policy[self._rows.index(obs)]))
+        worth, mask = self._values[self._row_fn(obs)], self._mask_fn(obs)
+        return self._choices.action(int(np.argmax(worth if mask is None else np.where(self._choices.legal(mask), worth, -np.inf))))
 
 
 def gap_of(plan: Any, engine: Any, make_fn: Callable[[], Any], act_fn: Callable[[Any], Any] | None) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Merging(Crew):
         self._of = {index: hand for hand in self.hands for index in hand.lanes}
         self._setup, self._names, self._seq, self._laps = setup, names(setup), 0, {}  # type: ignore[var-annotated]
         self._lane_notes: list[str] = []
+        self._told_of = np.zeros((len(self.hands), 4))  # by worker, since it was last asked for: steps, episodes, their lengths and returns
+        self._told_at = time.monotonic()
 
     def _open(self) -> None:
         """Start everyone; ``_first`` is what the table is like."""
@@ -107,7 +109,18 @@ class Merging(Crew):
         steps, episodes, length_sum, lost, rows = (int(x) for x in told)
         self._restarts.delivered(hand.index)
         self._next[index] = {name: np.array(x) for name, x in zip(self._names, views[5:], strict=True)}
+        self._told_of[hand.index] += steps, episodes, length_sum, float(sums[0])
         self._laps[index] = Lap(index, q, n, steps, episodes, length_sum, float(sums[0]), np.array(recent[:max(0, rows)]), lost)
+
+    def timing(self) -> dict[str, Any]:
+        """As with chunks, and what each worker did in the last while."""
+        now, done = time.monotonic(), self._told_of
+        spent, self._told_at, self._told_of = max(1e-9, now - self._told_at), now, np.zeros_like(done)
+        each = {f"worker{i}_{name}": value for i, (steps, episodes, lengths, returns) in enumerate(done.tolist()) for name, value in {
+            "steps": int(steps), "steps_per_s": round(steps / spent, 1), "episodes": int(episodes),
+            "mean_length": round(lengths / episodes, 3) if episodes else None,
+            "mean_return": round(returns / episodes, 6) if episodes else None}.items()}
+        return super().timing() | each
 
     def keep(self) -> None:
         self._now |= self._next

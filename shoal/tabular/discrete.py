@@ -107,7 +107,7 @@ def fits(num_rows: int, num_actions: int, limit_bytes: int) -> None:
     need = num_rows * num_actions * ENTRY_BYTES
     if need > limit_bytes:
         raise ConfigError(f"a table of {in_words(num_rows)} rows and {in_words(num_actions)} actions needs {_memory(need)}, and "
-                          f"{_memory(limit_bytes)} are free: give --sparse true, which keeps only rows that were visited, or fewer --bins")
+                          f"{_memory(limit_bytes)} are free: give --sparse, which keeps only rows that were visited, or fewer --bins")
 
 
 # reading -------------------------------------------------------------------------------------------------------------

@@ -189,6 +189,8 @@ class Tables:
     def _lap(self, orders: Orders) -> Iteration:
         laps = self._crew.run(self.q, self.n, orders)
         self.q, self.n = self._joined(laps)
+        if self.setup.learner.sparse:  # it may have grown
+            self.setup = self.setup._replace(rule=self.setup.rule._replace(cells=len(self.q) // self.setup.tables))
         self._crew.keep()
         self._t, self._laps = orders.stop, self._laps + 1
         ended = self._ended(laps)
@@ -254,6 +256,8 @@ class Tables:
     def cut(self) -> dict[str, np.ndarray]:
         out = {"q": self.q.copy(), "n": self.n.copy(), "recent": np.asarray(self._recent, np.float64),
                "place": np.array([self._t, self._laps, self.episodes], np.int64)}
+        if self.setup.learner.sparse:
+            out["keys"] = self.setup.rows.keys()
         if self._answer:
             out |= {"answer.q": self._answer.q, "answer.n": self._answer.n,
                     "answer.told": np.array([self._answer.steps, self._answer.episodes], np.int64)}
@@ -271,6 +275,9 @@ class Tables:
 
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the table, for acting."""
+        if self.setup.learner.sparse:
+            self.q, self.n = np.array(tensors["q"]), np.array(tensors["n"])
+            self.setup.rows.load(tensors["keys"])
         self.q[:], self.n[:] = tensors["q"], tensors["n"]
         if "answer.q" in tensors:
             steps, episodes = (int(x) for x in tensors["answer.told"])
@@ -278,20 +285,22 @@ class Tables:
 
     def learner(self) -> dict[str, np.ndarray]:
         q, n = self.table()
-        return {"learner.q": q, "learner.n": n}
+        keys = {"learner.keys": self.setup.rows.keys()} if self.setup.learner.sparse else {}
+        return {"learner.q": q, "learner.n": n} | keys
 
     # acting
 
     def values(self) -> np.ndarray:
         """float64 [rows, actions]: what each pair is worth by whoever acts; -inf where an action is not legal."""
         q, _ = self.table()
-        cells, num = self.setup.rule.cells, self.setup.rule.num_actions
+        cells, num = len(q) // self.setup.tables, self.setup.rule.num_actions
         x = (q[:cells] + q[cells:] if self.setup.tables == 2 else q).reshape(-1, num)
         legal = self._legal()
         return x if legal is None else np.where(legal.reshape(-1, num) != 0, x, -np.inf)
 
     def _legal(self) -> np.ndarray | None:
-        return self.setup.legal if self.setup.kind.masked else None
+        host = self.setup.mode == HOST  # what may be done is learned as it is seen, by each lane
+        return self.setup.legal if self.setup.kind.masked and not host else None
 
     def policy(self) -> np.ndarray:
         """int64 [rows]: the best action of each, the first among equals."""

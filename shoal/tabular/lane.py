@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import EnvError, ReplayError
-from shoal.tabular.rule import ONE_STEP, RECENT
+from shoal.tabular.rule import ONE_STEP, RECENT, headed
 from shoal.tabular.setup import GAME, HOST, MODEL, Setup, lane_arrays
+from shoal.tabular.sparse import grown
 
 
 _PIECE = 2**22  # steps that a lap may take before it says that it gets on
@@ -92,7 +93,7 @@ class TableLane:
         first, stop = orders.first, orders.stop + (1 if orders.more else 0)
         while first < stop:  # in pieces, so that whoever watches sees that it gets on
             end = min(stop, first + max(1, _PIECE // setup.rule.envs))
-            self._advance(q, n, first, end, np.minimum(steps, end - first), quota)
+            q, n = self._advance(q, n, first, end, np.minimum(steps, end - first), quota)
             first, steps = end, np.maximum(steps - (end - first), 0)
             self.beat_fn()
         count, per = int(self.i[at.ended]), setup.rule.envs // setup.lane_envs
@@ -103,7 +104,9 @@ class TableLane:
         return Lap(self.lane, q, n, int(self.view("moves").sum()) - before, count, int(self.i[at.length_sum]),
                    float(self.f[at.return_sum]), recent, int(self.i[at.lost]))
 
-    def _advance(self, q: np.ndarray, n: np.ndarray, first: int, stop: int, steps: np.ndarray, quota: np.ndarray) -> None:
+    def _advance(self, q: np.ndarray, n: np.ndarray, first: int, stop: int, steps: np.ndarray, quota: np.ndarray
+                 ) -> tuple[np.ndarray, np.ndarray]:
+        """The table afterwards: the same arrays, unless it had to grow."""
         setup, rule, kernels = self.setup, self.setup.rule, self._kernels
         if self.host is not None:
             return self.host.advance(q, n, first, stop, steps, quota)
@@ -111,7 +114,7 @@ class TableLane:
         if setup.table == "compiled" and setup.lane_envs == 1 and setup.kind.family == ONE_STEP and whole:
             walk = kernels.duel_alone if setup.mode == GAME else kernels.walk_alone
             walk(rule, setup.at, setup.world, setup.wf, setup.wi, q, n, self.legal, self.f, self.i, first, stop, int(quota[0]))
-            return None
+            return q, n
         walk = kernels.duel if setup.mode == GAME else kernels.walk
         arrays: list[Any] = [setup.wf, setup.wi, q, n, self.legal, self.f, self.i]
         if setup.table == "list":
@@ -121,7 +124,7 @@ class TableLane:
                 mine[:] = x
         else:
             walk(rule, setup.at, setup.world, *arrays, first, stop, steps, quota)
-        return None
+        return q, n
 
     # where it stands
 
@@ -135,8 +138,12 @@ class TableLane:
             if tensors[name].shape != mine.shape or tensors[name].dtype != mine.dtype:
                 raise ReplayError(f"lane {self.lane}: {name} of shape {tensors[name].shape}, expected {mine.shape}")
             mine[:] = tensors[name]
+        if self.setup.learner.sparse:  # as many rows as there were
+            self.setup = self.setup._replace(rule=self.setup.rule._replace(cells=int(self.i[len(self.setup.at) + 1])))
+            if self.host is not None:
+                self.host.setup = self.setup
         if "legal" in tensors:
-            self.legal[:] = tensors["legal"]
+            self.legal = np.array(tensors["legal"])
         return self.host.load(tensors, inexact) if self.host is not None else []
 
     def close(self) -> None:
@@ -152,6 +159,7 @@ class Host:
         self.setup, self.lane = setup, lane
         self.envs = [setup.make_fn() for _ in range(setup.lane_envs)]
         self.actions: list[list[int]] = [[] for _ in self.envs]
+        self.arrays: list[Any] = []  # what a lap works on
         for e in range(len(self.envs)):
             lane.i[setup.at.row + e] = self._reset(e)
 
@@ -171,27 +179,48 @@ class Host:
 
     def _row(self, obs: Any) -> int:
         row = self.setup.rows.index(obs)
+        if (row + 1) * self.setup.rule.num_actions > self.setup.rule.cells:
+            self._grow()
         if self.setup.kind.masked:
             num = self.setup.rule.num_actions
             self.lane.legal[row * num:(row + 1) * num] = self.setup.choices.legal(self.setup.rows.mask(obs))
         return row
 
-    def advance(self, q: Any, n: Any, first: int, stop: int, steps: np.ndarray, quota: np.ndarray) -> None:
+    def _grow(self) -> None:
+        """Twice as many rows: only what is sparse comes to more than it began with."""
+        setup, lane = self.setup, self.lane
+        cells, more = setup.rule.cells, 2 * setup.rule.cells
+        self.setup = lane.setup = setup._replace(rule=setup.rule._replace(cells=more))
+        floats, ints = headed(self.setup.rule, setup.at)
+        lane.i[:len(ints)] = ints
+        for place, value in ((0, setup.learner.initial_value), (1, 0)):
+            self.arrays[place] = grown(np.asarray(self.arrays[place]), cells, more, setup.tables, value)
+        if setup.kind.masked:
+            lane.legal = self.arrays[2] = np.concatenate([np.asarray(lane.legal, np.uint8), np.ones(cells, np.uint8)])
+        if setup.table == "list":
+            self.arrays[:3] = [np.asarray(x).tolist() for x in self.arrays[:3]]
+            lane.legal = self.arrays[2]
+
+    def advance(self, q: Any, n: Any, first: int, stop: int, steps: np.ndarray, quota: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        setup = self.setup
         try:
-            alone = len(self.envs) == 1 and self.setup.table == "compiled" and not self.setup.kind.masked
-            (self._alone if alone else self._together)(q, n, first, stop, steps, quota)
+            if len(self.envs) == 1 and setup.table == "compiled" and not setup.kind.masked and not setup.learner.sparse:
+                self._alone(q, n, first, stop, steps, quota)
+                return q, n
+            return self._together(q, n, first, stop, steps, quota)
         except EnvError:
             raise
         except Exception as error:
             raise EnvError(f"{self.envs[0].spec.name}: {type(error).__name__} in step or reset: {error}") from error
 
-    def _together(self, q: Any, n: Any, first: int, stop: int, steps: np.ndarray, quota: np.ndarray) -> None:
+    def _together(self, q: Any, n: Any, first: int, stop: int, steps: np.ndarray, quota: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         setup, at, lane, kernels = self.setup, self.setup.at, self.lane, self.lane._kernels
-        arrays: list[Any] = [q, n, lane.legal, lane.f, lane.i]
+        self.arrays = [q, n, lane.legal, lane.f, lane.i]
+        kept = lane.f, lane.i
         if setup.table == "list":
-            arrays = [x.tolist() for x in arrays]
-            lane.legal, lane.f, lane.i, kept = arrays[2], arrays[3], arrays[4], (lane.legal, lane.f, lane.i)
-        f, i, num = arrays[3], arrays[4], setup.rule.num_actions
+            self.arrays = [x.tolist() for x in self.arrays]
+            lane.legal, lane.f, lane.i = self.arrays[2:]
+        f, i, num = self.arrays[3], self.arrays[4], setup.rule.num_actions
         try:
             for t in range(first, stop):
                 moving = [e for e in range(setup.lane_envs) if t - first < steps[e] and i[at.episode + e] < quota[e]]
@@ -202,17 +231,20 @@ class Host:
                 for e in moving:
                     i[at.cell + e] = 0
                 lane.beat_fn()
-                kernels.act(*arrays, t)
+                kernels.act(*self.arrays, t)
                 for e in moving:
                     self._step(e, int(i[at.cell + e]) % num, f, i)
-                kernels.learn(*arrays, t)
+                kernels.learn(*self.arrays, t)
         finally:
             if setup.table == "list":
-                for mine, x in zip((q, n), arrays[:2], strict=True):
-                    mine[:] = x
-                for mine, x in zip(kept, (lane.legal, lane.f, lane.i), strict=True):
-                    mine[:] = x
-                lane.legal, lane.f, lane.i = kept
+                lane.legal = np.asarray(lane.legal, np.uint8)
+                kept[0][:], kept[1][:] = lane.f, lane.i
+                lane.f, lane.i = kept
+        table, counters = np.asarray(self.arrays[0], np.float64), np.asarray(self.arrays[1], np.int64)
+        if len(table) != len(q):
+            return table, counters
+        q[:], n[:] = table, counters
+        return q, n
 
     def _step(self, e: int, action: int, f: Any, i: Any) -> None:
         at = self.setup.at

@@ -84,16 +84,19 @@ def _on_host(setup: Setup, values: np.ndarray, episodes: int, greedy: bool) -> t
 
     assert setup.make_fn is not None
     env, keys = setup.make_fn(), _keys(setup, episodes)
+    row_of = getattr(setup.rows, "find", setup.rows.index)
+    values = np.vstack([values, np.zeros((1, values.shape[1]))])  # row -1: what was never seen
     limit = env.spec.max_episode_steps or _ENDLESS
     returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
     try:
         for number in range(episodes):
-            row = setup.rows.index(env.reset(rng.host_seed(setup.seed, rng.Stream.EVAL_ENV, number)))
+            obs = env.reset(rng.host_seed(setup.seed, rng.Stream.EVAL_ENV, number))
             for t in range(limit):
-                bits = draws.draw_batch(keys[number:number + 1], np.array([t]))
-                action = int(_choose(setup, values, np.array([row]), bits, greedy)[0])
+                bits, known = draws.draw_batch(keys[number:number + 1], np.array([t])), values[row_of(obs)]
+                if setup.kind.masked:
+                    known = np.where(setup.choices.legal(setup.rows.mask(obs)), known, -np.inf)
+                action = int(_choose(setup, known[None], np.array([0]), bits, greedy)[0])
                 obs, reward, terminated, truncated, _ = env.step(setup.choices.action(action))
-                row = setup.rows.index(obs)
                 returns[number] += float(reward)
                 lengths[number] += 1
                 if terminated or truncated:

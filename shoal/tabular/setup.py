@@ -15,6 +15,7 @@ from shoal.errors import ConfigError
 from shoal.specs import MASK, Group
 from shoal.tabular import bound, compiled, discrete, model, vector
 from shoal.tabular.learner import TableLearner
+from shoal.tabular.sparse import FIRST_ROWS, Seen
 from shoal.tabular.rule import DOUBLE, SWEEPING, At, Kind, Rule, World, layout, sizes
 
 MODEL, GAME, HOST = "model", "game", "host"
@@ -76,12 +77,15 @@ def open_setup(learner: TableLearner, plan: Any, make_fn: Callable[[], Any], *, 
         world, wf, wi = _model_arrays(source)
     else:
         mode, legal, (world, wf, wi) = HOST, None, _nothing()
-    rows = choices = None
+    rows: Any = None
+    choices: Any = None
     if mode == HOST:
         spec = _spec(plan, make_fn)
         rows = discrete.rows_of(spec.obs, learner.bins, learner.low or None, learner.high or None)
         choices = discrete.actions_of(spec.action)
         num_rows, num_actions = rows.num, choices.num
+    if learner.sparse:
+        rows, num_rows = _sparse(learner, plan, mode, rows)
     discrete.fits(num_rows, num_actions, (free() if free_bytes is None else free_bytes) // max(1, tables_held(plan)))
     lane_envs = plan.lane_envs or plan.num_envs
     num_lanes = plan.num_envs // lane_envs
@@ -91,6 +95,17 @@ def open_setup(learner: TableLearner, plan: Any, make_fn: Callable[[], Any], *, 
     at, _, _ = layout(kind, rule)
     return Setup(learner, kind, rule, at, _table(learner), mode, world, wf, wi, allowed, plan.seed, num_lanes, lane_envs, make_fn, rows,
                  choices, source)
+
+
+def _sparse(learner: TableLearner, plan: Any, mode: str, rows: Any) -> tuple[Seen, int]:
+    """Rows in the order they come, and how many there is room for at first; refused where all are there from the start."""
+    if mode != HOST:
+        raise ConfigError(f"sparse = true: all states of {plan.env!r} are known beforehand; leave --sparse out, or use --path ported")
+    if learner.family == SWEEPING:
+        raise ConfigError("sparse = true: the model of dyna_q has a place for every state; use another learner")
+    if plan.runtime != "local" or plan.num_envs != (plan.lane_envs or plan.num_envs):
+        raise ConfigError("sparse = true: rows are numbered as they come, in one table; leave --runtime and --lane-envs out")
+    return Seen(rows), FIRST_ROWS
 
 
 def known(plan: Any, make_fn: Callable[[], Any]) -> Any:
@@ -111,7 +126,8 @@ def _spec(plan: Any, make_fn: Callable[[], Any]) -> Any:
     """What an environment that lives in Python says of itself."""
     env = make_fn()
     if not hasattr(env, "close"):
-        raise ConfigError(f"env {plan.env!r} is compiled, and no model of it is known: a table cannot step it")
+        raise ConfigError(f"env {plan.env!r} is compiled, and no model of it is known: a table cannot step it; try Gymnasium's, "
+                          "such as CartPole-v1, with --bins")
     env.close()
     if env.spec.num_agents:
         raise ConfigError(f"env {plan.env!r} has {env.spec.num_agents} agents: a table has one")

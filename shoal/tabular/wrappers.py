@@ -142,7 +142,7 @@ class Vector:
 
 def _discrete(num: int) -> Discrete:
     if num >= MOST_BATCHED:
-        raise ConfigError(f"{in_words(num)} rows are more than one Discrete can number: give fewer --bins, or learn with --sparse true")
+        raise ConfigError(f"{in_words(num)} rows are more than one Discrete can number: give fewer --bins, or learn with --sparse")
     return Discrete(num, "int32" if num < 2**31 else "int64")
 
 

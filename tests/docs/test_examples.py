@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STEPS = {"train_cartpole": 20_000, "own_environment": 20_000, "own_network": 20_000, "two_agents": 20_000, "callbacks": 20_000,
-         "resume": 6_000, "learning_curve": 3_000}
+         "resume": 6_000, "learning_curve": 3_000, "taxi_table": 1_000_000}
 LEARNT = 100  # CartPole at random gives about 20; after so few steps a score still swings, and scores are held by make verify
 
 
@@ -77,3 +77,11 @@ def test_learning_curve_draws_a_band(run_python, tmp_path):
     drawn = ElementTree.parse(tmp_path / "learning_curve.svg")
     kinds = {element.get("class", "").split(" ")[0] for element in drawn.iter()}
     assert {"band", "line"} <= kinds
+
+
+def test_taxi_table(run_python, tmp_path):
+    pytest.importorskip("numba")
+    said = run("taxi_table", run_python, tmp_path)
+    assert numbers(said)[0] == 1_000_000
+    value, optimum = numbers(said.splitlines()[-1])
+    assert optimum == 7.93 and 0 <= optimum - value < 0.5

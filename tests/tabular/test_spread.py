@@ -32,6 +32,10 @@ def test_any_number_of_workers_gives_the_same_bits(tmp_path):
     assert len({run["params_sha256"] for run in runs}) == 1
     assert {(run["steps"], run["episodes"]) for run in runs} == {(40_003, runs[0]["episodes"])}
     assert [run["workers"] for run in runs] == [1, 1, 2, 4]
+    timing = [json.loads(line) for line in (tmp_path / "2" / "timing.jsonl").read_text().splitlines()]
+    assert sum(row["worker0_steps"] + row["worker1_steps"] for row in timing) == 40_003
+    assert sum(row["worker0_episodes"] + row["worker1_episodes"] for row in timing) == runs[0]["episodes"]
+    assert all(0 <= row["efficiency"] <= 1.5 and row["worker0_steps_per_s"] >= 0 for row in timing)
     texts = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("here", "1", "2", "4")]
     assert len(set(texts)) == 1
 
@@ -76,7 +80,8 @@ def test_nothing_is_left_behind(tmp_path, end):
     before, fault = segments(), {"SHOAL_FAULT": "worker:chunk:1+:raise"} if end == "error" else {}
     steps = "40000" if end in ("success", "error") else "100000000000"
     process = drivers.start(tmp_path, "train", "q_learning", "FrozenLake-v1", "--preset", "none", "--steps", steps, "--runtime",
-                            "processes", "--workers", "2", "--log-every", "80000", "--eval-episodes", "1", "--quiet", "--json", "--out", "run", **fault)
+                            "processes", "--workers", "2", "--log-every", "80000", "--eval-episodes", "1", "--quiet", "--json",
+                            "--out", "run", **fault)
     if isinstance(end, signal.Signals):
         drivers.wait_for(process, lambda: drivers.rows(tmp_path / "run") > 3)
         children = drivers.table_workers_of(process.pid)

@@ -60,7 +60,7 @@ def test_nothing_false_in_the_built_in(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", registry.BUILTIN["env"])
+@pytest.mark.parametrize("name", [name for name in registry.BUILTIN["env"] if name != "tictactoe"])  # a game is not stepped
 def test_nothing_false_in_any_built_in_for_several_seeds(name):
     for seed in range(5):
         assert not failed(check_env(name, seed=seed))
