@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal.errors import EnvError, ReplayError
+from shoal.specs import Discrete
 from shoal.tabular.rule import ONE_STEP, RECENT, headed
 from shoal.tabular.setup import GAME, HOST, MODEL, Setup, lane_arrays
 from shoal.tabular.sparse import grown
@@ -267,16 +268,17 @@ class Host:
         i[at.cell] = 0
         kernels.act(q, n, legal, f, i, first)
         action, left = int(i[at.cell]) % setup.rule.num_actions, int(quota[0] - i[at.episode])
-        env_step, choice, log = self.envs[0].step, setup.choices.action, self.actions[0].append
+        env_step, actions, log = self.envs[0].step, [setup.choices.action(a) for a in range(setup.rule.num_actions)], self.actions[0].append
+        counted, num_rows, beat_fn = isinstance(self.envs[0].spec.obs, Discrete), setup.rows.num, lane.beat_fn
         for t in range(first, stop):
-            obs, reward, terminated, truncated, _ = env_step(choice(action))
+            obs, reward, terminated, truncated, _ = env_step(actions[action])
             log(action)
             if not t % 64:
-                lane.beat_fn()
-            row, alive, last = index(obs), 0.0 if terminated else 1.0, 1 if terminated or truncated else 0
-            following = row
-            if last:
-                left, following = left - 1, self._reset(0, 1)
+                beat_fn()
+            row = int(obs) if counted and 0 <= obs < num_rows and obs == int(obs) else index(obs)
+            alive, last, following = 0.0 if terminated else 1.0, 0, row
+            if terminated or truncated:
+                left, last, following = left - 1, 1, self._reset(0, 1)
                 log = self.actions[0].append
             if t + 1 < stop and left:
                 action = turn(q, n, legal, f, i, t, row, float(reward), alive, last, following)
