@@ -90,9 +90,10 @@ def write_traces(rule, at, q, n, legal, f, i, e):
         i[at.kept + base + used], f[at.value + base + used] = cell, 1.0
         used += 1
     n[cell] += 1
-    change, left = visit_pace(rule, n[cell]) * f[at.boot + e], base
+    left = base
     for k in range(base, base + used):
-        q[i[at.kept + k]] += change * f[at.value + k]
+        other = i[at.kept + k]
+        q[other] += visit_pace(rule, n[other]) * f[at.boot + e] * f[at.value + k]  # each at its own rate
         faded = f[at.value + k] * rule.decay
         if faded >= rule.least:
             i[at.kept + left], f[at.value + left] = i[at.kept + k], faded

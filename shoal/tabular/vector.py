@@ -113,7 +113,7 @@ def value(lane: Lane, rows: np.ndarray, taken: np.ndarray, level: float, side: n
         return np.where(side == 1, first[every, chosen], second[every, chosen])
     x, legal = lane.rows[rows], lane.legal_at(rows)
     top, total, weight = lane.worth(rows).max(axis=1), np.zeros(len(rows)), np.zeros(len(rows))
-    shares = exp((x - top[:, None]) / level) if lane.kind.explore == BOLTZMANN else np.ones_like(x)
+    shares = exp((lane.worth(rows) - top[:, None]) / level) if lane.kind.explore == BOLTZMANN else np.ones_like(x)
     for a in range(x.shape[1]):
         weight = np.where(legal[:, a], weight + shares[:, a], weight)
         total = np.where(legal[:, a], total + shares[:, a] * x[:, a], total)
