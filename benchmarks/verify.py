@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import asynchronous, cheetah, cliffwalk, stats, table
+from benchmarks import asynchronous, cheetah, cliffwalk, stats, table, verify_tables
 from benchmarks.training import COLUMNS, KEYS, number, text, train
 
 PAGE = table.ROOT / "docs" / "scores.md"
@@ -80,7 +80,7 @@ TASKS = {
 }
 
 
-STUDIES = {study.NAME: study.study for study in (cliffwalk, cheetah, asynchronous)}
+STUDIES = {study.NAME: study.study for study in (cliffwalk, cheetah, asynchronous, verify_tables)}
 
 
 def row(algo: str, env: str, path: str, task: Task, results: list[dict[str, Any]], failing: bool = False) -> dict[str, str]:

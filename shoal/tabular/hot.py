@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from shoal.tabular.draws import coin, draw, half, other, share, unit
-from shoal.tabular.kernels import among, any_action, choose, level_at, value
+from shoal.tabular.kernels import among, any_action, choose, level_at, start_of, value
 from shoal.tabular.memory import visit_pace
 from shoal.tabular.rule import DOUBLE, EPSILON, GREEDY, RECENT, TAKEN, Kind
 
@@ -51,10 +51,7 @@ def result(world, wf, base, bits):
 
 def begin(world, wf, wi, key, episode):
     """The state that an episode starts in."""
-    u, k = unit(draw(other(key), episode)), 0
-    for j in range(world.start_chance, world.start_chance + world.num_starts - 1):
-        k += u >= wf[j]
-    return wi[world.start + k]
+    return wi[world.start + start_of(world, wf, unit(draw(other(key), episode)))]
 
 
 def count(at, f, i, total, length, t):

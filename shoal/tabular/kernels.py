@@ -204,11 +204,20 @@ def outcome(world, wf, base, bits):
 
 def restart(at, world, wf, wi, i, e):
     """Let an environment begin its next episode: a draw by the episode's number."""
-    u, k = unit(draw(other(i[at.key + e]), i[at.episode + e])), 0
-    for j in range(world.start_chance, world.start_chance + world.num_starts - 1):
-        k += u >= wf[j]
-    i[at.place + e] = wi[world.start + k]
-    i[at.row + e] = wi[world.row + wi[world.start + k]]
+    i[at.place + e] = wi[world.start + start_of(world, wf, unit(draw(other(i[at.key + e]), i[at.episode + e])))]
+    i[at.row + e] = wi[world.row + i[at.place + e]]
+
+
+def start_of(world, wf, u):
+    """Which start a number in [0, 1) stands for: how many cumulative chances it has passed."""
+    low, high = 0, world.num_starts - 1
+    while low < high:
+        middle = (low + high) // 2
+        if u >= wf[world.start_chance + middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 # learning ------------------------------------------------------------------------------------------------------------
