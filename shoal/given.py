@@ -34,9 +34,12 @@ def lanes_of_tables(values: dict[str, Any]) -> dict[str, int]:
     return {} if values.get("lane_envs") else {"lane_envs": num_envs if values.get("runtime", Plan.runtime) == "local" else 1}
 
 
-def maker(runtime: Any, agent: Any) -> Any:
+def maker(runtime: Any, agent: Any, env: Any) -> Any:
     """What makes the engine of an agent on a runtime."""
     wanted = getattr(agent, "runs_on", "engine")
+    if hasattr(env, "game") and wanted != TABLES:
+        raise ConfigError(f"{env.spec.name} is played by two in turn, which tables can learn (q_learning, sarsa, ...); "
+                          f"{type(agent).__name__} and other deep algorithms cannot yet")
     if not hasattr(runtime, wanted):
         raise ConfigError(f"runtime = {runtime.name!r} does not run {type(agent).__name__}; try --runtime local or processes")
     return getattr(runtime, wanted)

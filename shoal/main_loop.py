@@ -67,7 +67,7 @@ class MainLoop:
         env = self._make_env()
         try:
             given.check_team(self.plan, env.spec)
-            make_fn = given.maker(self.runtime, self.agent)
+            make_fn = given.maker(self.runtime, self.agent, env)
             self._engine = make_fn(given.over_epochs(self.plan, self.agent), env, self._make_env, plan=self.plan,
                                    stream_episodes=self.callbacks.want_episodes)
         finally:

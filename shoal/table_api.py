@@ -10,7 +10,7 @@ import numpy as np
 from shoal.errors import ConfigError, MissingError
 from shoal.tabular import discrete, gap, play, solve
 from shoal.tabular.engine import Tables
-from shoal.tabular.setup import known
+from shoal.tabular.setup import known, rows_for
 
 
 class Acting:
@@ -18,7 +18,7 @@ class Acting:
 
     def __init__(self, engine: Tables, env: Any):
         learner = engine.setup.learner
-        rows = discrete.rows_of(env.spec.obs, learner.bins, learner.low or None, learner.high or None)
+        rows = rows_for(learner, env.spec)
         self._row_fn = engine.setup.rows.find if learner.sparse else rows.index
         self._mask_fn, self._choices, values = rows.mask, discrete.actions_of(env.spec.action), engine.values()
         self._values = np.vstack([values, np.zeros((1, values.shape[1]))])  # row -1: what was never seen

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from shoal import faultpoint
-from shoal.errors import DivergedError, Interrupted
+from shoal.errors import DivergedError, Interrupted, StoreError
 from shoal.tabular import score
 from shoal.tabular.lane import Lap, Orders, TableLane
 from shoal.tabular.merge import merged
@@ -269,19 +269,31 @@ class Tables:
 
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
         self.load_policy(tensors)
-        self._t, self._laps, self.episodes = (int(x) for x in tensors["place"])
+        self._t, self._laps, self.episodes = (int(x) for x in self._checked(tensors["place"], "place", (3,), np.int64))
         self._recent = deque(tensors["recent"].tolist(), maxlen=RECENT)
         return self._crew.load(tensors, inexact)
 
     def load_policy(self, tensors: dict[str, np.ndarray]) -> None:
         """Only the table, for acting."""
         if self.setup.learner.sparse:
-            self.q, self.n = np.array(tensors["q"]), np.array(tensors["n"])
+            self._checked(tensors["keys"], "keys", (len(tensors["keys"]),), np.int64)
             self.setup.rows.load(tensors["keys"])
-        self.q[:], self.n[:] = tensors["q"], tensors["n"]
+            size: tuple[int, ...] = (max(len(self.q), len(np.atleast_1d(tensors["q"]))),)
+        else:
+            size = self.q.shape
+        self.q, self.n = self._checked(tensors["q"], "q", size, np.float64), self._checked(tensors["n"], "n", size, np.int64)
         if "answer.q" in tensors:
+            self._checked(tensors["answer.q"], "answer.q", np.shape(tensors["answer.q"])[:1], np.float64)
+            self._checked(tensors["answer.n"], "answer.n", np.shape(tensors["answer.q"]), np.int64)
+            self._checked(tensors["answer.told"], "answer.told", (2,), np.int64)
             steps, episodes = (int(x) for x in tensors["answer.told"])
             self._answer = Answer(np.array(tensors["answer.q"]), np.array(tensors["answer.n"]), steps, episodes)
+
+    def _checked(self, given: np.ndarray, name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A copy of what was saved, if it can be that."""
+        if given.shape != shape or given.dtype != dtype:
+            raise StoreError(f"{name} is {given.dtype} {given.shape}, expected {np.dtype(dtype)} {shape}")
+        return np.array(given)
 
     def learner(self) -> dict[str, np.ndarray]:
         q, n = self.table()

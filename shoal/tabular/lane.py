@@ -135,6 +135,8 @@ class TableLane:
 
     def load(self, tensors: dict[str, np.ndarray], inexact: bool = False) -> list[str]:
         """Stand where ``tensors`` say; a line for each environment that could only start anew."""
+        if sorted(tensors) != sorted(names(self.setup)):
+            raise ReplayError(f"lane {self.lane}: {', '.join(sorted(tensors)) or 'nothing'} of it, expected {', '.join(names(self.setup))}")
         for name, mine in (("floats", self.f), ("ints", self.i)):
             if tensors[name].shape != mine.shape or tensors[name].dtype != mine.dtype:
                 raise ReplayError(f"lane {self.lane}: {name} of shape {tensors[name].shape}, expected {mine.shape}")

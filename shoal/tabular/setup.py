@@ -81,7 +81,7 @@ def open_setup(learner: TableLearner, plan: Any, make_fn: Callable[[], Any], *, 
     choices: Any = None
     if mode == HOST:
         spec = _spec(plan, make_fn)
-        rows = discrete.rows_of(spec.obs, learner.bins, learner.low or None, learner.high or None)
+        rows = rows_for(learner, spec)
         choices = discrete.actions_of(spec.action)
         num_rows, num_actions = rows.num, choices.num
     if learner.sparse:
@@ -95,6 +95,12 @@ def open_setup(learner: TableLearner, plan: Any, make_fn: Callable[[], Any], *, 
     at, _, _ = layout(kind, rule)
     return Setup(learner, kind, rule, at, _table(learner), mode, world, wf, wi, allowed, plan.seed, num_lanes, lane_envs, make_fn, rows,
                  choices, source)
+
+
+def rows_for(learner: TableLearner, spec: Any) -> discrete.Rows:
+    """An environment's observations as rows; one bound does for all numbers."""
+    low, high = (bound[0] if len(bound) == 1 else bound or None for bound in (learner.low, learner.high))
+    return discrete.rows_of(spec.obs, learner.bins, low, high)
 
 
 def _sparse(learner: TableLearner, plan: Any, mode: str, rows: Any) -> tuple[Seen, int]:
