@@ -58,7 +58,8 @@ def _rate(steps: int, ranks: int) -> float:
     """Steps a second of a run, by its own account: without start and compilation."""
     with tempfile.TemporaryDirectory() as folder:
         own = ["--num-envs", "1"] if not ranks else ["--num-envs", "8", "--sync-every", "50000", "--runtime", "mpi"]
-        command = [*(["mpiexec", "-n", str(ranks)] if ranks else []), sys.executable, "-m", "shoal", "train", "q_learning", "tictactoe",
+        spread = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(ranks)] if ranks else []
+        command = [*spread, sys.executable, "-m", "shoal", "train", "q_learning", "tictactoe",
                    "--preset", "none", "--steps", str(steps), "--discount", "1", "--eval-episodes", "1", "--log-every", str(steps // 20),
                    *own, "--json", "--quiet", "--out", str(Path(folder) / "run")]
         done = subprocess.run(command, cwd=table.ROOT, capture_output=True, text=True, timeout=600)

@@ -68,6 +68,7 @@ def run_page(page: Path) -> None:
                 words = [word for word in shlex.split(line) if word != "PYTHONPATH=."]  # this folder is on the path already
                 if words[0] == "mpiexec":
                     own = (sys.executable, "-m", "shoal")
+                    words[0] = str(Path(sys.executable).with_name("mpiexec"))
                     code = subprocess.run([part for word in words for part in (own if word == "shoal" else (word,))],
                                           timeout=300).returncode
                 elif words[0] == "shoal":
