@@ -91,9 +91,14 @@ def test_without_the_plugin_it_is_refused_in_the_line_that_the_page_shows(runs, 
         assert (refused.returncode, refused.stderr) == (2, REFUSAL)
 
 
+def listed(done) -> list[list[str]]:
+    """Names and what is said of them, however wide the column of names is."""
+    return [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+
+
 def test_list_names_it_by_flag_and_once_installed_without(typed, tmp_path):
-    line = "awr            Advantage-weighted regression, for choices."
-    assert line in typed(*COMMANDS["list"]).stdout.splitlines()
+    line = ["awr", "Advantage-weighted regression, for choices."]
+    assert line in listed(typed(*COMMANDS["list"]))
     assert "awr" not in typed("list", "algos").stdout
     entries = tomllib.loads(FILES["pyproject.toml"])["project"]["entry-points"]["shoal.plugins"]
     record = tmp_path / "my_agents-0.1.0.dist-info"  # what an installer leaves of pyproject.toml
@@ -102,7 +107,7 @@ def test_list_names_it_by_flag_and_once_installed_without(typed, tmp_path):
     lines = [f"{name} = {value}\n" for name, value in entries.items()]
     (record / "entry_points.txt").write_text("".join(["[shoal.plugins]\n", *lines]))
     installed = typed("list", "algos", path=os.pathsep.join([".", str(tmp_path)]))
-    assert line in installed.stdout.splitlines(), installed.stderr
+    assert line in listed(installed), installed.stderr
 
 
 def test_its_fields_are_flags_with_help_and_bounds(typed):
