@@ -89,15 +89,17 @@ CHANGED: dict[tuple[str, str], Cell] = {
     **{(name, "Blackjack"): Cell(4e7, _CARDS | {"epsilon_end": 0.3}) for name in ("q_learning", "double_q_learning", "q_lambda")},
     **{(name, "Blackjack"): Cell(6e7, _CARDS | _SOFT) for name in ("sarsa", "expected_sarsa", "n_step_sarsa", "sarsa_lambda",
                                                                    "monte_carlo")},
+    ("dyna_q", "Blackjack"): Cell(1e7, {"epsilon_end": 0.3, "epsilon_fraction": 1.0, "planning_steps": 1}),  # its model has to be exact
     **{(name, "CliffWalking"): Cell(1e6, _CLIFF) for name in ("sarsa", "expected_sarsa")},
-    **{(name, "CliffWalking"): Cell(1e7, _WARM) for name in ("n_step_sarsa", "sarsa_lambda")},
+    ("n_step_sarsa", "CliffWalking"): Cell(1e7, _WARM),
+    ("sarsa_lambda", "CliffWalking"): Cell(1e7, _WARM | {"trace_decay": 0.5}),
     ("monte_carlo", "CliffWalking"): Cell(5e6, _WARM | {"temperature_start": 1000.0, "return_steps": 100}),
     # what follows its own exploration learns to keep away from the edge: −15 or −17 and not −13
     ("sarsa", "CliffWalking, epsilon 0.1 throughout"): Cell(1e7, _CAB, SAFE),
-    ("sarsa_lambda", "Taxi"): Cell(2e7, _CAB),
+    ("sarsa_lambda", "Taxi"): Cell(2e7, ON | {"trace_decay": 0.5}),
     ("monte_carlo", "Taxi"): Cell(8e7, _CAB | {"learning_rate_visits": 100.0}),
     ("q_lambda", "FrozenLake 8×8"): Cell(4e7, OFF),
-    ("n_step_sarsa", "FrozenLake 8×8"): Cell(4e7, ON | LAKE),
+    ("n_step_sarsa", "FrozenLake 8×8"): Cell(4e7, ON | LAKE | {"n_steps": 2}),
     ("sarsa_lambda", "FrozenLake 8×8"): Cell(4e7, ON | LAKE | {"trace_decay": 0.5}),
     ("monte_carlo", "FrozenLake 4×4"): Cell(3e7, ON | LAKE | {"return_steps": 8}),
     ("monte_carlo", "FrozenLake 8×8"): Cell(4e7, ON | LAKE | {"return_steps": 4}),
@@ -139,7 +141,7 @@ def _gap(world: model.Model, policy: np.ndarray, discount: float) -> tuple[float
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share + 0.0:.2f} %" if share < 10 else "never ends"
+    return f"{round(100 * share, 2) + 0.0:.2f} %" if share < 10 else "never ends"
 
 
 def measure_game(learner: str, steps: float, seeds: Any) -> dict[str, str]:

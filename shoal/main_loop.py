@@ -20,7 +20,7 @@ from shoal.envs import gym_vector
 from shoal.errors import ConfigError, ShoalError, StoreError
 from shoal.monitor.curve import write_curve
 from shoal.monitor.progress import Progress
-from shoal.monitor.sinks import CsvSink, JsonlSink
+from shoal.monitor.sinks import CsvSink, JsonlSink, last_step
 from shoal.monitor.window import Window
 from shoal.plan import Plan, cadence, check, check_horizon, decided, free_folder, log_interval
 from shoal.runtime.device import Compilations, describe
@@ -51,7 +51,7 @@ class MainLoop:
         self.step = self.iteration = self.episodes = self.updates = 0
         self.mean_return = self.eval_return = math.nan
         self.best, self.best_step, self.misses, self.evaluated_at = -math.inf, -1, 0, -1
-        self._used_s = 0.0  # wall time of earlier runs of this folder
+        self._used_s, self._steps_again = 0.0, 0  # of earlier runs of this folder: wall time; steps made that were lost with them
         self._window, self._signals = Window(), Signals()  # which are heard from ``run`` on
         self._engine: Any = None
 
@@ -249,7 +249,7 @@ class MainLoop:
         self._metrics.flush(sync=True)
         meta = {"counters": {name: getattr(self, name) for name in _COUNTERS}, "mean_return": repr(self.mean_return),
                 "best": repr(self.best), "eval_return": repr(self.eval_return), "window": self._window.state(),
-                "used_s": self._elapsed(), "device": describe(),
+                "used_s": self._elapsed(), "steps_again": self._steps_again, "device": describe(),
                 "algo": self.plan.algo, "env": self.plan.env, "threads": self.plan.threads, "plan": decided(self.plan)}
         return self._engine.cut(), meta, {METRICS: self._metrics.length()}
 
@@ -278,6 +278,8 @@ class MainLoop:
             self._progress.warn(line)
         if not point.meta.get("fresh"):
             self._restore(point, inexact)
+        reached = last_step(self.folder / METRICS, point.lengths.get(METRICS, 0))
+        self._steps_again = int(point.meta.get("steps_again", 0)) + max(0, reached - point.step)
         store.truncate(self.folder, {METRICS: 0} | point.lengths)
 
     def _check(self, path: Path, point: Checkpoint) -> None:
@@ -328,10 +330,11 @@ class MainLoop:
         return {
             "algo": self.plan.algo, "env": self.plan.env, "runtime": self.runtime.name, "path": self._engine.path,
             "workers": self._engine.workers, "seed": self.plan.seed, "steps": self.step, "episodes": self.episodes,
-            "updates": self.updates, "ledger": self._engine.ledger(), "staleness": self._engine.staleness(), "wall_s": self._elapsed(),
-            "compile_s": self._compilations.seconds, "steps_per_s": self._rate(), "mean_return": self.mean_return,
-            "eval_return": self.eval_return, "params_sha256": store.sha256(self._engine.learner()), "run_dir": str(self.folder),
-            "stopped_by": reason, "exit_code": 128 + signalled if signalled else 0,
+            "updates": self.updates, "ledger": self._engine.ledger(), "steps_again": self._steps_again,
+            "staleness": self._engine.staleness(), "wall_s": self._elapsed(), "compile_s": self._compilations.seconds,
+            "steps_per_s": self._rate(), "mean_return": self.mean_return, "eval_return": self.eval_return,
+            "params_sha256": store.sha256(self._engine.learner()), "run_dir": str(self.folder), "stopped_by": reason,
+            "exit_code": 128 + signalled if signalled else 0,
         }
 
     def _close_files(self) -> None:

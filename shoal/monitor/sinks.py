@@ -135,6 +135,15 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return [row for _, row in _iter_rows(Path(path))]
 
 
+def last_step(path: Path, start: int) -> int:
+    """The step of the last whole row behind byte ``start``; 0 where there is none that can be read."""
+    step = 0
+    with suppress(StoreError):
+        for _, row in _iter_rows(path, start):
+            step = row.get("step", 0)
+    return step if isinstance(step, int) else 0
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` in one go: a reader sees the old text or the new one. Not synced, so only for what can be made again."""
     with _replacing(path) as file:

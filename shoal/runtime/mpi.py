@@ -6,11 +6,14 @@ comes next in a header of fixed size, and everyone does it. Buffers only. Every 
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +28,11 @@ from shoal.tabular.setup import Setup, open_setup
 RUN, KEEP, FORGET, CUT, LOAD, END = range(6)
 _HEADER = 8  # numbers: what to do, and five more
 _IDLE_S = 3600.0  # that ranks wait for rank 0, which may be saving or evaluating
-_TOLD = 5
+_MEET_S = 300.0  # that ranks wait for one another at the start
+_SHARED = re.compile(r"/dev/shm/mpich_shm_\S+$")
 
 
+@functools.cache
 def world() -> Any:
     """All ranks; says in one line what is missing."""
     try:
@@ -36,7 +41,20 @@ def world() -> Any:
         raise MissingError("runtime = 'mpi' needs mpi4py and an MPI library: pip install 'shoal[mpi]'") from error
     except RuntimeError as error:
         raise MissingError(f"runtime = 'mpi': mpi4py finds no MPI library ({str(error).splitlines()[0]}): pip install mpich") from error
+    waited(MPI.COMM_WORLD.Ibarrier(), _MEET_S, "the start of all ranks")
+    _unname_memory()
     return MPI.COMM_WORLD
+
+
+def _unname_memory() -> None:
+    """Take the name of MPICH's shared memory away, now that every rank has it open: it goes with the last of them, however that ends."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return  # not Linux
+    for line in maps.splitlines():
+        if found := _SHARED.search(line):
+            Path(found[0]).unlink(missing_ok=True)
 
 
 def waited(request: Any, deadline_s: float, what: str) -> None:

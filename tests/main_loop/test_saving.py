@@ -58,6 +58,7 @@ def test_steps_of_the_cadence_and_what_is_kept(run):
 def test_a_damaged_newest_is_reported_and_the_previous_used(run, env, path, capfd):
     calm = run(env, path=path, steps=960, eval_every=192)
     done = run(env, path=path, steps=640, checkpoint_every="192", eval_every=192)
+    kept = int(store.found(done.folder)[1].name.split("-")[1])  # the one before the last
     damage(done.folder / "checkpoints" / "step-640")
     capfd.readouterr()
     again = run(env, path=path, steps=960, eval_every=192, out=done.folder)
@@ -65,6 +66,7 @@ def test_a_damaged_newest_is_reported_and_the_previous_used(run, env, path, capf
     assert "skipped damaged step-640" in err and "sha256" in err
     assert again.sha == calm.sha
     assert (again.folder / "metrics.jsonl").read_bytes() == (calm.folder / "metrics.jsonl").read_bytes()
+    assert (calm.result["steps_again"], again.result["steps_again"]) == (0, 640 - kept)
 
 
 def test_all_damaged_is_an_error_and_not_a_fresh_start(run):

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import drivers
@@ -102,22 +101,76 @@ def _above(pid: int, leader: int) -> bool:
     return False
 
 
+LONG = 12_000_000
+
+
+def begin(folder: Path, *more: str, ranks: int = 2) -> tuple[subprocess.Popen[str], list[int]]:
+    """A long job, some way in, and its ranks."""
+    process = launch(folder, ranks, *TRAIN, "--steps", str(LONG), "--checkpoint-every", "3000000", "--log-every", "8000", *more,
+                     "--out", "run")
+    drivers.wait_for(process, lambda: drivers.rows(folder / "run") > 500)
+    found = ranks_of(process.pid)
+    assert len(found) == ranks
+    return process, found
+
+
+def all_gone(ranks: list[int]) -> None:
+    drivers.wait_until(lambda: not any(map(drivers.is_running, ranks)), 10.0)
+
+
 @pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_job_and_the_job_resumes_to_the_same_bits(tmp_path):
-    calm = alone(tmp_path / "calm", 4_000_000)
-    process = launch(tmp_path, 2, *TRAIN, "--steps", "4000000", "--checkpoint-every", "400000", "--log-every", "8000", "--out", "run")
-    drivers.wait_for(process, lambda: drivers.rows(tmp_path / "run") > 60)
-    ranks = ranks_of(process.pid)
-    assert len(ranks) == 2
+    calm = alone(tmp_path / "calm", LONG)
+    process, ranks = begin(tmp_path)
     os.kill(max(ranks), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    until = time.monotonic() + 10
-    while any(map(drivers.is_running, ranks)):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    all_gone(ranks)
     found = result_of(launch(tmp_path, 2, "resume", "run", "--quiet", "--json"))
     assert found["params_sha256"] == calm["params_sha256"] and found["episodes"] == calm["episodes"]
+    assert 0 < found["steps_again"] < LONG
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["server", "worker"])
+def test_a_server_or_its_worker_that_is_killed_ends_the_job_and_the_loss_is_counted(tmp_path, whom):
+    process, ranks = begin(tmp_path, "--mode", "async", ranks=3)
+    by_rank = {int(_variable(pid, "PMI_RANK")): pid for pid in ranks}
+    os.kill(by_rank[0 if whom == "server" else 2], signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    all_gone(ranks)
+    rows = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    kept = max(int(path.name.split("-")[1]) for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    found = result_of(launch(tmp_path, 3, "resume", "run", "--quiet", "--json"))
+    assert found["steps"] == LONG and found["steps_again"] == max(rows) - kept > 0
+    assert found["ledger"]["produced"] == found["ledger"]["learned"] > 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "eval_return" not in row] == list(range(8_000, LONG + 1, 8_000))  # none twice, none missing
+
+
+def _variable(pid: int, name: str) -> str:
+    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)[name]
+
+
+@pytest.mark.parametrize("end", ["success", "error", "SIGINT", "rank", "all"])
+def test_nothing_is_left_in_shared_memory(tmp_path, end):
+    """Success, a refusal, SIGINT, SIGKILL of a rank, SIGKILL of mpiexec and with it of all."""
+    before = set(os.listdir("/dev/shm"))
+    if end in ("success", "error"):
+        process = launch(tmp_path, 2, *TRAIN, "--steps", "4000", *(("--num-envs", "1") if end == "error" else ()), "--out", "run")
+        process.communicate(timeout=drivers.PATIENCE_S)
+    else:
+        process, ranks = begin(tmp_path, "--steps", "100000000000")
+        if end == "rank":
+            os.kill(ranks[0], signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGINT if end == "SIGINT" else signal.SIGKILL)
+        process.communicate(timeout=60)
+        all_gone(ranks)
+    assert (process.returncode == 0) == (end == "success")
+    assert set(os.listdir("/dev/shm")) <= before
 
 
 def test_an_error_in_a_rank_is_said_there_and_ends_the_job(tmp_path):

@@ -116,6 +116,23 @@ def test_kill_the_run_and_resume_it_with_others(tmp_path):
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (tmp_path / "calm" / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
+def test_kill_a_lock_free_run_and_resume_it_with_the_loss_counted(tmp_path):
+    steps = 12_000_000
+    args = ["--preset", "none", "--sync-every", "1000", "--seed", "3", "--steps", str(steps), "--eval-episodes", "5", "--runtime",
+            "processes", "--workers", "2", "--mode", "async", "--checkpoint-every", "3000000", "--log-every", "8000", "--quiet", "--json"]
+    process = drivers.start(tmp_path, "train", "q_learning", "FrozenLake-v1", *args, "--out", "run")
+    drivers.wait_for(process, lambda: drivers.rows(tmp_path / "run") > 500)
+    process.kill()
+    process.communicate()
+    reached = max(json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    kept = max(int(path.name.split("-")[1]) for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    out, err = drivers.start(tmp_path, "resume", "run", "--quiet", "--json").communicate(timeout=drivers.PATIENCE_S)
+    result = json.loads(out.splitlines()[-1])
+    assert result["steps"] == steps and result["steps_again"] == reached - kept > 0, err
+    assert_closes(result["ledger"])
+
+
 def test_a_worker_of_a_model_imports_no_jax(tmp_path):
     """So that it starts at once."""
     code = "import sys, shoal.runtime.table_worker, shoal.tabular.lane; sys.exit('jax' in sys.modules)"

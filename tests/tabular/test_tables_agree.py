@@ -18,7 +18,7 @@ from shoal.tabular.setup import GAME, open_setup
 
 TABLES = ("list", "numpy", "compiled")
 BETWEEN = ("coin", "next_place", "next_row", "alive", "last", "boot")  # lives from choosing to learning only
-SMALL: dict[str, dict[str, Any]] = {"dyna_q": {"planning_steps": 2}, "monte_carlo": {"return_steps": 200}}
+SMALL: dict[str, dict[str, Any]] = {"dyna_q": {"planning_steps": 2, "model_outcomes": 4}, "monte_carlo": {"return_steps": 200}}
 LEARNERS = {"q_learning": shoal.QLearning, "sarsa": shoal.Sarsa, "expected_sarsa": shoal.ExpectedSarsa,
             "double_q_learning": shoal.DoubleQLearning, "n_step_sarsa": shoal.NStepSarsa, "q_lambda": shoal.QLambda,
             "sarsa_lambda": shoal.SarsaLambda, "monte_carlo": shoal.MonteCarlo, "dyna_q": shoal.DynaQ}
@@ -102,10 +102,16 @@ def test_list_and_numpy(name: str, explore: str, num_envs: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize(("name", "explore"), ALL)
-def test_every_learner_over_a_hundred_thousand_steps(name: str, explore: str, num_envs: int):
-    agree(name, "FrozenLake-v1", num_envs, 100_000, exploration=explore, horizon=60_000.0)
+@pytest.mark.parametrize("num_envs", [1, 8])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_over_a_hundred_thousand_steps(name: str, num_envs: int):
+    agree(name, "FrozenLake-v1", num_envs, 100_000, horizon=60_000.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "explore"), [cell for cell in ALL if cell[1] != "epsilon"])
+def test_every_way_to_explore(name: str, explore: str):
+    agree(name, "FrozenLake-v1", 8, 40_000, exploration=explore, horizon=20_000.0)
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
