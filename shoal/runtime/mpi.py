@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -252,9 +254,11 @@ class Gathered:
 
 
 def serve(plan: Plan) -> None:
-    """What a rank other than 0 does with the plan that all were given."""
+    """What a rank other than 0 does with the plan that all were given. Ctrl-C reaches every rank: rank 0 saves, and ends the others."""
     from shoal import envs, registry
 
+    for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
+        signal.signal(number, signal.SIG_IGN)
     comm = world()
     check(plan, comm.size)
     learner = registry.find("algo", plan.algo)(**plan.algorithm)
@@ -273,6 +277,9 @@ class ending_the_job:  # noqa: N801 - reads as what it does
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None or isinstance(error, SystemExit):
             return
+        if isinstance(error, KeyboardInterrupt):
+            sys.stderr.write("shoal: interrupted\n")
+            self._comm.Abort(128 + signal.SIGINT)
         said = " ".join(str(error).split()) if isinstance(error, ShoalError) else "".join(traceback.format_exception(error))
         sys.stderr.write(f"shoal: error: rank {self._comm.rank} of {self._comm.size} (pid {os.getpid()}): {said}\n")
         sys.stderr.flush()

@@ -6,6 +6,7 @@ or of numba starts anew.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -83,9 +84,30 @@ def load(kind: Kind) -> types.SimpleNamespace:
             if isinstance(fn, types.FunctionType):
                 space[name] = numba.njit(fn, cache=folder is not None and name in _ENTRIES, error_model="numpy",
                                          forceinline=name not in _ENTRIES)
+                if folder is not None and name in _ENTRIES:
+                    _forgive(space[name]._cache)
     finally:
         settings.CACHE_DIR = before
     return types.SimpleNamespace(**space)
+
+
+def _forgive(cache: Any) -> None:
+    """What cannot be read back, for it is torn, is compiled again; what cannot be written, on a full disk, is not kept."""
+    load, save = cache.load_overload, cache.save_overload
+
+    def load_overload(*args: Any) -> Any:
+        try:
+            return load(*args)
+        except Exception:  # a damaged pickle may raise anything
+            with contextlib.suppress(Exception):
+                cache.flush()
+            return None
+
+    def save_overload(*args: Any) -> None:
+        with contextlib.suppress(Exception):
+            save(*args)
+
+    cache.load_overload, cache.save_overload = load_overload, save_overload
 
 
 def _cache(version: str, kind: Kind) -> Path | None:
@@ -96,5 +118,8 @@ def _cache(version: str, kind: Kind) -> Path | None:
     files = [Path(str(module.__file__)) for module in (rule, bound, draws, elementary, memory, kernels, duel, hot)] + [Path(__file__)]
     sources = b"".join(path.read_bytes() for path in files)
     folder = base / hashlib.sha256(sources + f"{version} {tuple(kind)}".encode()).hexdigest()[:16]
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return None
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,3 +35,18 @@ def test_a_cell_is_met_by_learning_and_not_without():
     cell = verify_tables.Cell(300_000, verify_tables.OFF)
     assert verify_tables.measure("q_learning", "Taxi", cell, range(1))["met"] == "yes"
     assert verify_tables.measure("q_learning", "Taxi", cell._replace(steps=1000), range(1))["met"] == "no"
+
+
+def test_presets_are_the_verified_settings():
+    """Of the command line, for every learner and every world that has a name of its own."""
+    from shoal import config
+
+    folder = Path(config.__file__).parent / "presets"
+    for (learner, name), cell in verify_tables.cells().items():
+        place = verify_tables.PLACES[name.split(",")[0]]
+        if cell.wanted == verify_tables.BAR and name != "gridworld with walls":
+            table = config.read(folder / f"{learner}.toml")[place.env]
+            assert table == {"steps": cell.steps, "discount": place.discount} | cell.settings, (learner, name)
+    for learner, steps in verify_tables.GAMES.items():
+        table = config.read(folder / f"{learner}.toml")["tictactoe"]
+        assert table == {"steps": steps, "discount": 1.0} | verify_tables.game_settings(learner)

@@ -92,6 +92,16 @@ WORKERS = {  # the driver is killed; its workers end by themselves
     "TD3, 2 workers (Pendulum-v1, mapped)": ["td3", "Pendulum-v1", *TWO, *KEPT, "--store", "mapped", *every(8_000)],
 }
 
+PLAIN = ["--preset", "none", "--num-envs", "8", "--eval-episodes", "8"]
+TABLES = {
+    "Q-learning (FrozenLake-v1, its model)": ["q_learning", "FrozenLake-v1", *PLAIN, *every(30_000_000)],
+    "Dyna-Q (FrozenLake8x8-v1, its model)": ["dyna_q", "FrozenLake8x8-v1", *PLAIN, *every(1_000_000)],
+    "double Q-learning (tictactoe)": ["double_q_learning", "tictactoe", *PLAIN, *every(10_000_000)],
+    "SARSA(λ) ported (Taxi-v4)": ["sarsa_lambda", "Taxi-v4", "--path", "ported", *PLAIN, *every(400_000)],
+    "Q-learning, 2 workers (FrozenLake-v1, merged)": ["q_learning", "FrozenLake-v1", *PLAIN, "--runtime", "processes", "--workers", "2",
+                                                      *every(20_000_000)],
+}
+
 
 def hold(name: str, args: list[str], kills: int, seed: int, folder: Path, cold_end: bool = True) -> chain.Outcome:
     outcome = chain.chain([*args, "--seed", str(seed)], kills, seed, folder, cold_end=cold_end)
@@ -137,6 +147,14 @@ def test_ten_kills_with_workers(name: str, tmp_path: Path):
     assert outcome.result["workers"] == 2 and outcome.result["runtime"] == "processes", outcome.replay
     landed = outcome.landed()
     assert landed["running"] >= 1 and landed["before folder"] + landed["compiling"] >= 1, outcome.replay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_ten_kills_of_tables(name: str, tmp_path: Path):
+    outcome = hold(name, TABLES[name], 10, 301 + list(TABLES).index(name), tmp_path)
+    landed = outcome.landed()
+    assert landed["running"] + landed["saving"] >= 5, outcome.replay
 
 
 def test_a_plan_of_kills_follows_from_its_seed():

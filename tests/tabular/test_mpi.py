@@ -167,8 +167,12 @@ def test_nothing_is_left_in_shared_memory(tmp_path, end):
             os.kill(ranks[0], signal.SIGKILL)
         else:
             process.send_signal(signal.SIGINT if end == "SIGINT" else signal.SIGKILL)
-        process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
         all_gone(ranks)
+        if end == "SIGINT":  # which reaches every rank; rank 0 saves
+            assert process.returncode == 130 and "Traceback" not in err
+            saved = json.loads(out.splitlines()[-1])
+            assert saved["stopped_by"] == "SIGINT" and (tmp_path / "run" / "checkpoints" / f"step-{saved['steps']}").is_dir()
     assert (process.returncode == 0) == (end == "success")
     assert set(os.listdir("/dev/shm")) <= before
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +272,21 @@ def test_a_checkpoint_of_another_table_is_refused(tmp_path: Path, wrong: dict[st
     store.save(run.folder, 600, dict(point.tensors) | wrong, point.meta | {"counters": counters | {"step": 600}}, dict(point.lengths))
     with pytest.raises((StoreError, ReplayError)):
         shoal.resume(run.folder, steps=100)
+
+
+def test_kept_code_that_is_torn_is_compiled_again(tmp_path):
+    pytest.importorskip("numba")
+    command = [sys.executable, "-c", "import shoal, sys; print(shoal.train(shoal.QLearning(table='compiled'), 'FrozenLake-v1', steps=400, "
+               "num_envs=1, eval_episodes=1, out=sys.argv[1]).result['params_sha256'])"]
+    env = os.environ | {"SHOAL_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path(shoal.__file__).parents[1])}
+
+    def train(name: str) -> str:
+        return subprocess.run([*command, str(tmp_path / name)], env=env, check=True, capture_output=True, text=True).stdout
+
+    first = train("first")
+    kept = {path: path.stat().st_size for path in (tmp_path / "cache" / "numba").rglob("*.nb?")}
+    assert len(kept) >= 2
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
+    assert train("second") == first
+    assert {path: path.stat().st_size for path in kept} == kept  # and kept again
