@@ -15,6 +15,8 @@ import numpy as np
 
 from shoal.runtime import worker
 
+_TOGETHER_NS = 20_000_000
+
 
 class TableWorker:
     """Lanes, and the laps they are asked for."""
@@ -29,6 +31,8 @@ class TableWorker:
         faultpoint.at("worker", "start")
         self._slots, self._layouts = Slots(Pages(fd=plan["chunks_fd"])), {}  # type: ignore[var-annotated]
         self._params = worker.Params(plan["params"])
+        self._done: list[dict[str, Any]] = []  # laps that the driver has not been told of
+        self._told_at = time.monotonic_ns()
         self._open(plan, struck)
 
     def _open(self, plan: dict[str, Any], struck: str) -> None:
@@ -74,6 +78,7 @@ class TableWorker:
     def run(self) -> None:
         from shoal import faultpoint
         from shoal.tabular.lane import Orders
+        from shoal.tabular.setup import aligned
 
         while True:
             message = self._line.receive(worker.IDLE_S)
@@ -86,9 +91,18 @@ class TableWorker:
             for index in message["lanes"]:
                 begun, self._beat[3] = time.monotonic_ns(), index
                 faultpoint.at("worker", "chunk")
-                table, counters = (q, n) if self._shared else (np.array(q), np.array(n))
+                table, counters = (q, n) if self._shared else (aligned(q), aligned(n))
                 self._put(index, seq, self.lanes[index].run(table, counters, Orders(*orders.tolist())))
                 self._beat[5] += time.monotonic_ns() - begun
+                if self._shared or time.monotonic_ns() - self._told_at > _TOGETHER_NS:
+                    self._tell()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Say which laps are done: short ones together, for the driver takes time from us to hear of each."""
+        for message in self._done:
+            self._line.send(message, self._deadline_s)
+        self._done, self._told_at = [], time.monotonic_ns()
 
     def _put(self, index: int, seq: int, lap: Any) -> None:
         from shoal import faultpoint
@@ -105,8 +119,7 @@ class TableWorker:
             self._line.send({"is": "layout", "leaves": layout.kinds}, self._deadline_s)
         faultpoint.at("worker", "send")
         self._beat[4] += 1
-        self._line.send({"is": "chunk", "lane": index, "seq": seq, "version": seq, "at": offset, "layout": self._layouts[id(layout)][1]},
-                        self._deadline_s)
+        self._done.append({"is": "chunk", "lane": index, "seq": seq, "version": seq, "at": offset, "layout": self._layouts[id(layout)][1]})
 
 
 if __name__ == "__main__":

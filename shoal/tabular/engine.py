@@ -16,7 +16,7 @@ from shoal.tabular import score
 from shoal.tabular.lane import Lap, Orders, TableLane
 from shoal.tabular.merge import merged
 from shoal.tabular.rule import RECENT
-from shoal.tabular.setup import HOST, Setup
+from shoal.tabular.setup import HOST, Setup, aligned
 from shoal.types import EpisodeEnd, Iteration, Limits, Report
 
 _CALL_S = 0.2  # what a call should take: the main loop looks at signals, saves and writes between two
@@ -56,7 +56,7 @@ class Here:
             self._before = [lane.tensors() for lane in self.lanes]
         if len(self.lanes) == 1 and not tentative and not apart:
             return [self.lanes[0].run(q, n, orders)]
-        return [lane.run(q.copy(), n.copy(), orders) for lane in self.lanes]
+        return [lane.run(aligned(q), aligned(n), orders) for lane in self.lanes]
 
     def keep(self) -> None:
         self._before = None
@@ -194,7 +194,7 @@ class Tables:
         self._crew.keep()
         self._t, self._laps = orders.stop, self._laps + 1
         ended = self._ended(laps)
-        self._recent.extend(episode[2] for episode in ended)
+        self._recent.extend(ended[:, 2].tolist())
         told = self._counted(laps, ended, list(self._recent))
         self.episodes += told.episodes
         self._watch(laps)
@@ -205,7 +205,7 @@ class Tables:
         laps = self._crew.run(self.q, self.n, orders, tentative=True)
         q, n = self._joined(laps)
         ended = self._ended(laps)
-        told = self._counted(laps, ended, [*self._recent, *(episode[2] for episode in ended)][-RECENT:])
+        told = self._counted(laps, ended, [*self._recent, *ended[:, 2].tolist()][-RECENT:])
         self._crew.forget()
         self._answer = Answer(q.copy(), n.copy(), told.steps or 0, told.episodes)
         return told
@@ -215,14 +215,15 @@ class Tables:
             return laps[0].q, laps[0].n
         return merged(self.q, self.n, [(lap.q, lap.n) for lap in laps])
 
-    def _ended(self, laps: list[Lap]) -> list[tuple[int, int, float, int]]:
-        """The last episodes of all lanes: vector step, environment, return and length, in that order."""
-        rows = [(int(t), int(env), value, int(length)) for lap in laps for t, env, value, length in lap.recent.tolist()]
-        return sorted(rows)[-RECENT:] if not self._stream else sorted(rows)
+    def _ended(self, laps: list[Lap]) -> np.ndarray:
+        """float64 [episodes, 4]: the last ones of all lanes, by vector step, then environment; return and length follow."""
+        rows = np.concatenate([lap.recent for lap in laps])
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+        return rows if self._stream else rows[-RECENT:]
 
-    def _counted(self, laps: list[Lap], ended: list[tuple[int, int, float, int]], recent: list[float]) -> Iteration:
+    def _counted(self, laps: list[Lap], ended: np.ndarray, recent: list[float]) -> Iteration:
         mean = float(np.mean(recent[-RECENT:])) if recent else float("nan")
-        told = [EpisodeEnd(env, t, value, length) for t, env, value, length in ended] if self._stream else []
+        told = [EpisodeEnd(int(env), int(t), value, int(length)) for t, env, value, length in ended.tolist()] if self._stream else []
         return Iteration({}, sum(lap.episodes for lap in laps), float(sum(lap.return_sum for lap in laps)),
                          sum(lap.length_sum for lap in laps), mean, told, sum(lap.steps for lap in laps))
 
@@ -293,7 +294,7 @@ class Tables:
         """A copy of what was saved, if it can be that."""
         if given.shape != shape or given.dtype != dtype:
             raise StoreError(f"{name} is {given.dtype} {given.shape}, expected {np.dtype(dtype)} {shape}")
-        return np.array(given)
+        return aligned(given)
 
     def learner(self) -> dict[str, np.ndarray]:
         q, n = self.table()

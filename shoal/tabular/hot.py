@@ -19,8 +19,9 @@ kind = Kind()
 
 def peek(rule, q, legal, row):
     """``kernels.look``."""
-    base, top, equals, first = row * rule.num_actions, -np.inf, 0, 0
-    for a in range(rule.num_actions):
+    num = kind.actions if kind.actions else rule.num_actions
+    base, top, equals, first = row * num, -np.inf, 0, 0
+    for a in range(num):
         x = q[np.uint64(base + a)]
         allowed = not kind.masked or legal[np.uint64(base + a)] != 0
         better, same = x > top and allowed, x == top and allowed
@@ -32,8 +33,9 @@ def peek(rule, q, legal, row):
 
 def peak(rule, q, legal, row):
     """``kernels.best`` for one table."""
-    base, top = row * rule.num_actions, -np.inf
-    for a in range(rule.num_actions):
+    num = kind.actions if kind.actions else rule.num_actions
+    base, top = row * num, -np.inf
+    for a in range(num):
         x = q[np.uint64(base + a)]
         top = x if x > top and (not kind.masked or legal[np.uint64(base + a)] != 0) else top
     return top
@@ -69,6 +71,7 @@ def walk_alone(rule, at, world, wf, wi, q, n, legal, f, i, first, stop, quota):
     episode, length, total, key = i[at.episode], i[at.length], f[at.total], i[at.key]
     level, t = level_at(rule, first), first
     quick = kind.target == GREEDY and kind.explore == EPSILON
+    num = kind.actions if kind.actions else rule.num_actions
     while t < stop and episode < quota:
         if action < 0:
             bits = draw(key, 2 * moves)
@@ -82,10 +85,11 @@ def walk_alone(rule, at, world, wf, wi, q, n, legal, f, i, first, stop, quota):
                         action = among(rule, q, legal, row, top, equals, best_action, bits)
             else:
                 action = choose(rule, q, n, legal, row, level, bits)
-        cell, bits = row * rule.num_actions + action, draw(key, 2 * moves + 1)
-        k = result(world, wf, (place * rule.num_actions + action) * world.outcomes, bits)
+        cell, bits = row * num + action, draw(key, 2 * moves + 1)
+        k = result(world, wf, (place * num + action) * world.outcomes, bits)
         gain, over, place = wf[np.uint64(world.reward + k)], wi[np.uint64(world.over + k)], wi[np.uint64(world.after + k)]
-        row, action, boot, side = wi[np.uint64(world.row + place)], -1, 0.0, coin(bits)
+        row = place if kind.own_rows else wi[np.uint64(world.row + place)]
+        action, boot, side = -1, 0.0, coin(bits)
         level = level_at(rule, t + 1)
         if quick:
             boot = 0.0 if over else rule.discount * peak(rule, q, legal, row)

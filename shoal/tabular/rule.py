@@ -31,6 +31,8 @@ class Kind(NamedTuple):
     masked: int = 0  # 1: ``legal`` says what may be done
     replacing: int = 0  # traces: 1 replace, 0 accumulate
     by_visits: int = 0  # 1: the rate of a pair falls with its visits
+    actions: int = 0  # how many there are, where a loop is compiled for just that; 0: any number
+    own_rows: int = 0  # 1: likewise, where every state has its own row, of the same number
 
 
 class Rule(NamedTuple):

@@ -95,6 +95,7 @@ WORKERS = {  # the driver is killed; its workers end by themselves
 PLAIN = ["--preset", "none", "--num-envs", "8", "--eval-episodes", "8"]
 TABLES = {
     "Q-learning (FrozenLake-v1, its model)": ["q_learning", "FrozenLake-v1", *PLAIN, *every(30_000_000)],
+    "Q-learning, 8 lanes (FrozenLake-v1, its model)": ["q_learning", "FrozenLake-v1", *PLAIN, "--lane-envs", "1", *every(20_000_000)],
     "Dyna-Q (FrozenLake8x8-v1, its model)": ["dyna_q", "FrozenLake8x8-v1", *PLAIN, *every(1_000_000)],
     "double Q-learning (tictactoe)": ["double_q_learning", "tictactoe", *PLAIN, *every(10_000_000)],
     "SARSA(λ) ported (Taxi-v4)": ["sarsa_lambda", "Taxi-v4", "--path", "ported", *PLAIN, *every(400_000)],
