@@ -26,7 +26,7 @@ def bench_tables(seconds: float) -> bool:
         Entry("loop by hand (numba)", "plain_tables", ["--path", "compiled", *more])],
         [Pair("table, 1 env", "loop by hand (numba)", 0.7)])
     args = ["--env", "FrozenLake-v1", "--path", "fused", "--num-envs", "8", *more]
-    return compete("tables-workers", Work("Q-learning, compiled FrozenLake 8×8, 8 lanes merged every 100,000 steps", 8, 1), [
+    return compete("tables-workers", Work("Q-learning, compiled FrozenLake 8×8, 8 lanes merged every 250,000 steps", 8, 1), [
         Entry("2 workers", "tables_worker", [*args, "--workers", "2"]), Entry("1 worker", "tables_worker", [*args, "--workers", "1"])],
         [Pair("2 workers", "1 worker", 1.6)]) and good
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.workers import protocol
 from benchmarks.workers.shoal_worker import Gate
 
-SYNC_EVERY = 100_000
+SYNC_EVERY = 250_000
 
 
 def main() -> None:

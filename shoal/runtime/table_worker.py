@@ -5,6 +5,7 @@ It needs no JAX, and does not import it where its environment is known as a mode
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -122,7 +123,14 @@ class TableWorker:
         self._done.append({"is": "chunk", "lane": index, "seq": seq, "version": seq, "at": offset, "layout": self._layouts[id(layout)][1]})
 
 
+def yield_to_driver() -> None:
+    """Do not take the processor from a driver that wakes this worker: others are to be woken, too. Linux only."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 if __name__ == "__main__":
+    yield_to_driver()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides when to stop
     code = worker.main(int(sys.argv[1]), TableWorker)
     sys.stderr.flush()
