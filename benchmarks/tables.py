@@ -35,7 +35,7 @@ def bench_tables_host(seconds: float) -> bool:
     """Q-learning on Gymnasium's FrozenLake and Taxi in Python, against a loop with a compiled update and the textbook's."""
     good, more = True, ["--seconds", str(seconds)]
     for env, share in _SHARE.items():
-        good &= compete(f"tables-{env}", Work(f"Q-learning, Gymnasium {env} in Python, 1 env", 1, 1), [
+        good &= compete(f"tables-{env}", Work(f"Q-learning, Gymnasium {env} in Python, 1 env, from nothing every 20,000 steps", 1, 1), [
             Entry("table, ported", "tables_worker", ["--env", env, "--path", "ported", *more]),
             Entry("compiled update by hand", "plain_tables", ["--env", env, "--path", "update", *more]),
             Entry("textbook loop (NumPy)", "plain_tables", ["--env", env, "--path", "textbook", *more])],

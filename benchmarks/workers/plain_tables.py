@@ -70,6 +70,7 @@ def on_gymnasium(name: str, by_update: bool) -> Callable[[int], None]:
     draw, q = np.random.default_rng(0), np.zeros((int(rows.n), int(num.n)))
 
     def with_update(steps: int) -> None:
+        q[:] = 0.0
         state, action, numbers = env.reset(seed=0)[0], 0, draw.random(steps)
         for i in range(steps):
             new, reward, over, cut, _ = env.step(action)
@@ -77,6 +78,7 @@ def on_gymnasium(name: str, by_update: bool) -> Callable[[int], None]:
             state = env.reset()[0] if over or cut else new
 
     def textbook(steps: int) -> None:
+        q[:] = 0.0
         state = env.reset(seed=0)[0]
         for _ in range(steps):
             action = int(draw.integers(q.shape[1])) if draw.random() < EPSILON else int(q[state].argmax())
@@ -84,7 +86,11 @@ def on_gymnasium(name: str, by_update: bool) -> Callable[[int], None]:
             q[state, action] += RATE * (reward + DISCOUNT * (0 if over else q[new].max()) - q[state, action])
             state = env.reset()[0] if over or cut else new
 
-    return with_update if by_update else textbook
+    def anew(steps: int) -> None:
+        for first in range(0, steps, protocol.ANEW):
+            (with_update if by_update else textbook)(min(protocol.ANEW, steps - first))
+
+    return anew
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+ANEW = 20_000  # steps after which tables are learned from nothing again, where an environment is in Python
+
 
 def settings() -> argparse.Namespace:
     """The work to do, from the command line: the same flags for every worker."""

@@ -13,6 +13,23 @@ from benchmarks.workers.shoal_worker import Gate
 SYNC_EVERY = 250_000
 
 
+class Anew:
+    """An engine whose table is emptied now and then: a world is stepped as it is while it is learned, and not only once it is known."""
+
+    def __init__(self, engine: Any):
+        self._engine, self._steps = engine, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run(self, limits: Any) -> Any:
+        if self._steps >= protocol.ANEW:
+            self._engine.q[:], self._engine.n[:], self._steps = 0.0, 0, 0
+        report = self._engine.run(limits)
+        self._steps += sum(iteration.steps or 0 for iteration in report.iterations)
+        return report
+
+
 def main() -> None:
     given = protocol.settings()
     from shoal.runtime import device
@@ -22,8 +39,9 @@ def main() -> None:
 
     begun = time.perf_counter()
     runtime: Any = shoal.Processes(given.workers) if given.workers else shoal.Local()
-    make_fn = runtime.tables
-    runtime.tables = lambda *args, **settings: Gate(make_fn(*args, **settings), given.seconds, begun, ("numba", "numpy", "gymnasium"))
+    make_fn, wrapped = runtime.tables, Anew if given.path == "ported" else lambda engine: engine
+    packages = "numba", "numpy", "gymnasium"
+    runtime.tables = lambda *args, **settings: Gate(wrapped(make_fn(*args, **settings)), given.seconds, begun, packages)
     options = {"map_name": "8x8"} if given.env.startswith("FrozenLake") else {}
     discount = 1.0 if given.env == "tictactoe" else 0.99
     agent = shoal.QLearning(learning_rate=0.1, discount=discount, epsilon_start=0.1, epsilon_schedule="constant", horizon=1e15,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -158,25 +159,20 @@ class Host:
     """The environments of a lane that live in Python. Each episode is seeded by its address, and its actions kept, to bring them back."""
 
     def __init__(self, setup: Setup, lane: TableLane):
+        from shoal import rng
+
         assert setup.make_fn is not None
         self.setup, self.lane = setup, lane
+        self._seed_fn = functools.partial(rng.host_seed, setup.seed, rng.Stream.ENV, lane.lane)
         self.envs = [setup.make_fn() for _ in range(setup.lane_envs)]
         self.actions: list[list[int]] = [[] for _ in self.envs]
         self.arrays: list[Any] = []  # what a lap works on
         for e in range(len(self.envs)):
             lane.i[setup.at.row + e] = self._reset(e)
 
-    def _seed(self, e: int) -> int:
-        from shoal import rng
-
-        return rng.host_seed(self.setup.seed, rng.Stream.ENV, self.lane.lane, e, int(self.lane.i[self.setup.at.episode + e]))
-
     def _reset(self, e: int, ended: int = 0) -> int:
         """Begin an episode: the current one's number and ``ended`` that are not counted yet."""
-        from shoal import rng
-
-        number = int(self.lane.i[self.setup.at.episode + e]) + ended
-        obs = self.envs[e].reset(rng.host_seed(self.setup.seed, rng.Stream.ENV, self.lane.lane, e, number))
+        obs = self.envs[e].reset(self._seed_fn(e, int(self.lane.i[self.setup.at.episode + e]) + ended))
         self.actions[e] = []
         return self._row(obs)
 
@@ -277,10 +273,13 @@ class Host:
             log(action)
             if not t % 64:
                 beat_fn()
-            row = int(obs) if counted and 0 <= obs < num_rows and obs == int(obs) else index(obs)
-            alive, last, following = 0.0 if terminated else 1.0, 0, row
+            if obs.__class__ is int and counted and 0 <= obs < num_rows:
+                row = obs
+            else:
+                row = int(obs) if counted and 0 <= obs < num_rows and obs == int(obs) else index(obs)
+            alive, last, following = 1.0, 0, row
             if terminated or truncated:
-                left, last, following = left - 1, 1, self._reset(0, 1)
+                left, alive, last, following = left - 1, 0.0 if terminated else 1.0, 1, self._reset(0, 1)
                 log = self.actions[0].append
             if t + 1 < stop and left:
                 action = turn(q, n, legal, f, i, t, row, float(reward), alive, last, following)
@@ -302,7 +301,7 @@ class Host:
         notes, at = [], self.setup.at
         for e, env in enumerate(self.envs):
             actions = tensors[f"actions{e}"].tolist()
-            row = self._row(env.reset(self._seed(e)))
+            row = self._row(env.reset(self._seed_fn(e, int(self.lane.i[at.episode + e]))))
             for action in actions:
                 row = self._row(env.step(self.setup.choices.action(action))[0])
             self.actions[e] = actions
