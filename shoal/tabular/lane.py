@@ -167,6 +167,7 @@ class Host:
         self.envs = [setup.make_fn() for _ in range(setup.lane_envs)]
         self.actions: list[list[int]] = [[] for _ in self.envs]
         self.arrays: list[Any] = []  # what a lap works on
+        self._counted = isinstance(self.envs[0].spec.obs, Discrete) and not setup.kind.masked and not setup.learner.sparse
         for e in range(len(self.envs)):
             lane.i[setup.at.row + e] = self._reset(e)
 
@@ -177,6 +178,8 @@ class Host:
         return self._row(obs)
 
     def _row(self, obs: Any) -> int:
+        if self._counted and obs.__class__ is int and 0 <= obs < self.setup.rows.num:
+            return int(obs)
         row = self.setup.rows.index(obs)
         if (row + 1) * self.setup.rule.num_actions > self.setup.rule.cells:
             self._grow()
@@ -267,7 +270,7 @@ class Host:
         kernels.act(q, n, legal, f, i, first)
         action, left = int(i[at.cell]) % setup.rule.num_actions, int(quota[0] - i[at.episode])
         env_step, actions, log = self.envs[0].step, [setup.choices.action(a) for a in range(setup.rule.num_actions)], self.actions[0].append
-        counted, num_rows, beat_fn = isinstance(self.envs[0].spec.obs, Discrete), setup.rows.num, lane.beat_fn
+        counted, num_rows, beat_fn = self._counted, setup.rows.num, lane.beat_fn
         for t in range(first, stop):
             obs, reward, terminated, truncated, _ = env_step(actions[action])
             log(action)
