@@ -20,6 +20,7 @@ def _run(*command):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_second_seed_in_a_compiled_program_equals_the_command_line(tmp_path):
     first, second = training.train("cartpole", "fused", 1024, [3, 4], **_SMALL)
     flags = [f"--{name.replace('_', '-')}={value[0] if isinstance(value, tuple) else value}" for name, value in _SMALL.items()]

@@ -61,7 +61,8 @@ def run(path, threads, which="ppo"):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize(("path", "counts"), [("fused", (1, 2, 4)), pytest.param("ported", (1, 4), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("path", "counts"), [
+    ("fused", (1, 4)), pytest.param("fused", (1, 2, 4), marks=pytest.mark.slow), pytest.param("ported", (1, 4), marks=pytest.mark.slow)])
 def test_same_bits_for_any_number_of_threads(path, counts):
     results = [run(path, count) for count in counts]
     assert all(r["moved"] > r["leaves"] // 2 for r in results)

@@ -154,7 +154,7 @@ def _variable(pid: int, name: str) -> str:
     return dict(word.split("=", 1) for word in words if "=" in word)[name]
 
 
-@pytest.mark.parametrize("end", ["success", "error", "SIGINT", "rank", "all"])
+@pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ("success", "all")), "error", "SIGINT", "rank"])
 def test_nothing_is_left_in_shared_memory(tmp_path, end):
     """Success, a refusal, SIGINT, SIGKILL of a rank, SIGKILL of mpiexec and with it of all."""
     before = set(os.listdir("/dev/shm"))

@@ -251,6 +251,7 @@ def test_a_checkpoint_of_another_table_is_refused(tmp_path: Path, wrong: dict[st
         shoal.resume(run.folder, steps=100)
 
 
+@pytest.mark.slow
 def test_kept_code_that_is_torn_is_compiled_again(tmp_path):
     pytest.importorskip("numba")
     command = [sys.executable, "-c", "import shoal, sys; print(shoal.train(shoal.QLearning(table='compiled'), 'FrozenLake-v1', steps=400, "
