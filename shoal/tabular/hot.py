@@ -17,9 +17,14 @@ from shoal.tabular.rule import DOUBLE, EPSILON, GREEDY, RECENT, TAKEN, Kind
 kind = Kind()
 
 
+def num_of(rule):
+    """How many actions there are: a constant, where the loop is compiled for it."""
+    return kind.actions if kind.actions else rule.num_actions
+
+
 def peek(rule, q, legal, row):
     """``kernels.look``."""
-    num = kind.actions if kind.actions else rule.num_actions
+    num = num_of(rule)
     base, top, equals, first = row * num, -np.inf, 0, 0
     for a in range(num):
         x = q[np.uint64(base + a)]
@@ -33,7 +38,7 @@ def peek(rule, q, legal, row):
 
 def peak(rule, q, legal, row):
     """``kernels.best`` for one table."""
-    num = kind.actions if kind.actions else rule.num_actions
+    num = num_of(rule)
     base, top = row * num, -np.inf
     for a in range(num):
         x = q[np.uint64(base + a)]
@@ -71,7 +76,7 @@ def walk_alone(rule, at, world, wf, wi, q, n, legal, f, i, first, stop, quota):
     episode, length, total, key = i[at.episode], i[at.length], f[at.total], i[at.key]
     level, t = level_at(rule, first), first
     quick = kind.target == GREEDY and kind.explore == EPSILON
-    num = kind.actions if kind.actions else rule.num_actions
+    num = num_of(rule)
     while t < stop and episode < quota:
         if action < 0:
             bits = draw(key, 2 * moves)

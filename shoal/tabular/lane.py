@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.errors import EnvError, ReplayError
 from shoal.specs import Discrete
-from shoal.tabular.rule import ONE_STEP, RECENT, headed
+from shoal.tabular.rule import RECENT, headed
 from shoal.tabular.setup import GAME, HOST, MODEL, Setup, lane_arrays
 from shoal.tabular.sparse import grown
 
@@ -113,7 +113,7 @@ class TableLane:
         if self.host is not None:
             return self.host.advance(q, n, first, stop, steps, quota)
         whole = (steps == stop - first).all()
-        if setup.table == "compiled" and setup.lane_envs == 1 and setup.kind.family == ONE_STEP and whole:
+        if setup.table == "compiled" and setup.is_alone and whole:
             walk = kernels.duel_alone if setup.mode == GAME else kernels.walk_alone
             walk(rule, setup.at, setup.world, setup.wf, setup.wi, q, n, self.legal, self.f, self.i, first, stop, int(quota[0]))
             return q, n

@@ -57,9 +57,14 @@ class Setup(NamedTuple):
     def tables(self) -> int:
         return 2 if self.learner.target == DOUBLE else 1
 
+    @property
+    def is_alone(self) -> bool:
+        """One environment that learns by one step: what ``hot`` has a loop for."""
+        return self.lane_envs == 1 and self.kind.family == ONE_STEP
+
     def kernels(self) -> types.SimpleNamespace:
         kind = self.kind
-        if self.mode == MODEL and self.lane_envs == 1 and kind.family == ONE_STEP:  # compiled for this world's size
+        if self.mode == MODEL and self.is_alone:  # compiled for this world's size
             own = np.array_equal(self.source.row, np.arange(self.num_rows))
             kind = kind._replace(actions=self.rule.num_actions if self.rule.num_actions <= _FEW else 0, own_rows=int(own))
         return {"list": bound.plain, "numpy": vector.load, "compiled": compiled.load}[self.table](kind)

@@ -39,7 +39,7 @@ ONCE = {"raise": r"ValueError in step or reset: the pump is dry \(lane \d, envir
         "hang in reset": "no sign of life for 6 s, lane .*, in reset"}
 
 
-@pytest.mark.parametrize("troubles", [("raise",), pytest.param(tuple(ONCE), marks=pytest.mark.slow)], ids=["one", "all"])
+@pytest.mark.parametrize("troubles", [("raise", "hang"), pytest.param(tuple(ONCE), marks=pytest.mark.slow)], ids=["two", "all"])
 def test_what_passes_is_mended_to_the_same_bits(run, tmp_path, troubles):
     """The first environment that gets so far is in trouble, and none after it."""
     calm = run()
