@@ -56,3 +56,13 @@ def is_running(pid: int) -> bool:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
         return False
+
+
+def shared_memory() -> set[str]:
+    """The names that lie in shared memory."""
+    return set(os.listdir("/dev/shm"))
+
+
+def nothing_more_than(before: set[str]) -> None:
+    """Shared memory has no new names, or soon has none. A test beside this one may have one for a moment; what is left behind stays."""
+    wait_until(lambda: shared_memory() <= before, 10.0)

@@ -56,7 +56,8 @@ class GymEnv:
     at 0 are shifted, a Dict or Tuple observation is a dict, a Dict or Tuple action is one vector: ``read_obs`` and
     ``write_action`` translate, or are None where there is nothing to do. ``info_mask`` makes the mask that some environments
     (Taxi) put into their info part of what they show: a dict of ``obs`` and ``action_mask``. If the environment has
-    ``get_state`` and ``set_state``, so has this one.
+    ``get_state`` and ``set_state``, so has this one. ``bare_step`` is ``step`` without its count: who uses it holds episodes to the
+    limit, and says by ``count`` how long the running one is.
     """
 
     def __init__(self, id: str, max_episode_steps: int = 0, info_mask: bool = False, **options: Any):
@@ -74,31 +75,31 @@ class GymEnv:
         limit = max_episode_steps or found.max_episode_steps or 0
         self.spec = EnvSpec(id, obs, action, max_episode_steps=limit)
         self._limit = limit or sys.maxsize
-        self._count = 0
-        self._step = _translated(env.step, self.read_obs, self.write_action) if self.read_obs or self.write_action else env.step
+        self.count = 0
+        self.bare_step = _translated(env.step, self.read_obs, self.write_action) if self.read_obs or self.write_action else env.step
         inner = env.unwrapped
         if hasattr(inner, "get_state") and hasattr(inner, "set_state"):
             self.get_state, self.set_state = self._get_state, self._set_state
 
     def reset(self, seed: int) -> Any:
-        self._count = 0
+        self.count = 0
         obs = self._env.reset(seed=seed)[0]
         return self.read_obs(obs) if self.read_obs else obs
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        obs, reward, terminated, truncated, _ = self._step(action)
-        self._count += 1
-        return obs, reward, terminated, truncated or self._count >= self._limit, {}
+        obs, reward, terminated, truncated, _ = self.bare_step(action)
+        self.count += 1
+        return obs, reward, terminated, truncated or self.count >= self._limit, {}
 
     def close(self) -> None:
         self._env.close()
 
     def _get_state(self) -> Any:
-        return {"env": self._env.unwrapped.get_state(), "count": np.int32(self._count)}
+        return {"env": self._env.unwrapped.get_state(), "count": np.int32(self.count)}
 
     def _set_state(self, state: Any) -> None:
         self._env.unwrapped.set_state(state["env"])
-        self._count = int(state["count"])
+        self.count = int(state["count"])
 
 
 def _package() -> Any:

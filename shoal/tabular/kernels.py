@@ -356,17 +356,20 @@ def learn(q, n, legal, f, i, t):
             i[at.row + e] = i[at.place + e]
 
 
-def turn(q, n, legal, f, i, t, row, gain, alive, last, following):
-    """``learn`` and the next ``act`` for a lane of one environment; its next action."""
+def turn(q, n, f, i, t, row, gain, onward):
+    """``learn`` and the next ``act`` for a lane of one environment without masks; its next action. ``onward`` is -1 while an episode goes
+    on; where it ended 2 · the row the next one begins at, and 1 more where it was cut off. Few arguments: each is a price on every step."""
     rule, at = rule_of(f, i), at_of(i)
-    i[at.next_row], f[at.gain], f[at.alive], i[at.last], i[at.next_place] = row, gain, alive, last, following
+    i[at.next_row], f[at.gain], f[at.alive], i[at.last], i[at.next_place] = row, gain, 1.0, 0, row
+    if onward >= 0:
+        f[at.alive], i[at.last], i[at.next_place] = float(onward & 1), 1, onward >> 1
     i[at.coin] = coin(draw(i[at.key], 2 * i[at.moves] + 1))
     level = level_at(rule, t + 1)
-    read(rule, at, q, n, legal, f, i, 0, level)
-    write(rule, at, q, n, legal, f, i, 0)
+    read(rule, at, q, n, n, f, i, 0, level)  # nothing is masked: what is legal is not looked at
+    write(rule, at, q, n, n, f, i, 0)
     settle(at, f, i, 0, t)
     i[at.row] = i[at.place]
-    decide(rule, at, q, n, legal, i, 0, level)
+    decide(rule, at, q, n, n, i, 0, level)
     return i[at.cell] % rule.num_actions
 
 

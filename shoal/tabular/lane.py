@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.envs.gymnasium import GymEnv
 from shoal.errors import EnvError, ReplayError
 from shoal.specs import Discrete
 from shoal.tabular.rule import RECENT, headed
@@ -269,27 +271,34 @@ class Host:
         i[at.cell] = 0
         kernels.act(q, n, legal, f, i, first)
         action, left = int(i[at.cell]) % setup.rule.num_actions, int(quota[0] - i[at.episode])
-        env_step, actions, log = self.envs[0].step, [setup.choices.action(a) for a in range(setup.rule.num_actions)], self.actions[0].append
-        counted, num_rows, beat_fn = self._counted, setup.rows.num, lane.beat_fn
+        actions, log = [setup.choices.action(a) for a in range(setup.rule.num_actions)], self.actions[0].append
+        env, counted, num_rows, beat_fn, final = self.envs[0], self._counted, setup.rows.num, lane.beat_fn, stop - 1
+        bare, limit = isinstance(env, GymEnv), env.spec.max_episode_steps or sys.maxsize
+        env_step, cut = (env.bare_step, first - int(i[at.length]) + limit - 1) if bare else (env.step, -1)  # cut: at which it counts enough
         for t in range(first, stop):
             obs, reward, terminated, truncated, _ = env_step(actions[action])
             log(action)
-            if not t % 64:
+            if not t & 63:
                 beat_fn()
             if obs.__class__ is int and counted and 0 <= obs < num_rows:
                 row = obs
             else:
                 row = int(obs) if counted and 0 <= obs < num_rows and obs == int(obs) else index(obs)
-            alive, last, following = 1.0, 0, row
-            if terminated or truncated:
-                left, alive, last, following = left - 1, 0.0 if terminated else 1.0, 1, self._reset(0, 1)
-                log = self.actions[0].append
-            if t + 1 < stop and left:
-                action = turn(q, n, legal, f, i, t, row, float(reward), alive, last, following)
-            else:  # what is done next is decided when it is done: the table may be another by then
-                i[at.next_row], f[at.gain], f[at.alive], i[at.last], i[at.next_place] = row, reward, alive, last, following
-                kernels.learn(q, n, legal, f, i, t)
+            onward = -1
+            if terminated or truncated or t == cut:
+                left, onward = left - 1, 2 * self._reset(0, 1) + (0 if terminated else 1)
+                log, cut = self.actions[0].append, t + limit if bare else -1
+                if not left:
+                    final = t
+            if t == final:
                 break
+            action = turn(q, n, f, i, t, row, float(reward), onward)
+        i[at.next_row], f[at.gain], f[at.alive], i[at.last], i[at.next_place] = row, reward, 1.0, 0, row
+        if onward >= 0:
+            f[at.alive], i[at.last], i[at.next_place] = float(onward & 1), 1, onward >> 1
+        kernels.learn(q, n, legal, f, i, t)  # what is done next is decided when it is done: the table may be another by then
+        if bare:
+            env.count = int(i[at.length])
         if not np.isfinite(q).all():
             raise EnvError(f"{self.envs[0].spec.name}: reward is not finite")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import fault_page
 import pytest
-from drivers import PATIENCE_S, rows, start, wait_for
+from drivers import PATIENCE_S, nothing_more_than, rows, shared_memory, start, wait_for
 
 from shoal import store
 
@@ -73,7 +72,7 @@ def wait_for_quietly(driver: subprocess.Popen[str], ready_fn) -> None:
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow) for part in range(PARTS)])
 def test_nothing_is_left_behind(tmp_path: Path, part: int):
-    shared, ended = set(os.listdir("/dev/shm")), []
+    shared, ended = shared_memory(), []
     for trial in range(part, TRIALS, PARTS):
         draw = random.Random(1000 + trial)
         moment, number = MOMENTS[trial // PARTS % len(MOMENTS)], SIGNALS[trial % len(SIGNALS)]
@@ -92,6 +91,6 @@ def test_nothing_is_left_behind(tmp_path: Path, part: int):
         else:
             assert moment == "start-up", replay
         ended.append(f"{number.name}{' ×2' if twice else ''} {moment}")
-    assert set(os.listdir("/dev/shm")) == shared
+    nothing_more_than(shared)
     fault_page.write("F9", "SIGINT, SIGTERM, SIGKILL, Ctrl-C twice", f"driver, trials {part}, {part + PARTS} … of {TRIALS}",
                      "0 left after 5 s; no traceback", f"0 left: {', '.join(ended)}", len(ended))

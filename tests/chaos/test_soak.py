@@ -14,7 +14,7 @@ from typing import NamedTuple
 import fault_page
 import numpy as np
 import pytest
-from drivers import PATIENCE_S, rows, start, wait_for, workers_of
+from drivers import PATIENCE_S, nothing_more_than, rows, shared_memory, start, wait_for, workers_of
 
 SOAK_S = float(os.environ.get("SHOAL_SOAK_S", "600"))
 EVERY_S, TIMEOUT_S, WORKERS = 5.0, 3, 2
@@ -64,7 +64,7 @@ def faults(pid: int, marker: Path, draw: random.Random) -> Iterator[str]:
 @pytest.mark.slow
 def test_what_a_driver_holds_does_not_grow(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    shm, marker, made = set(os.listdir("/dev/shm")), tmp_path / "raise", []
+    shm, marker, made = shared_memory(), tmp_path / "raise", []
     driver = start(tmp_path, *ARGS, "--out", "run", "--env-option", f"marker={marker}")
     wait_for(driver, lambda: rows(tmp_path / "run") >= 2)
     begun, seen = time.monotonic(), []
@@ -81,7 +81,7 @@ def test_what_a_driver_holds_does_not_grow(tmp_path: Path, monkeypatch):
     result = json.loads(out.splitlines()[-1])
     text = summary(seen, made, result)
     assert_flat(seen, text)
-    assert set(os.listdir("/dev/shm")) == shm
+    nothing_more_than(shm)
     ledger = result["ledger"]
     assert ledger["produced"] == ledger["learned"] + ledger["in_flight"] and ledger["lost"] == 0, text
     assert ledger["restarts"] >= 0.6 * len(made), text  # a worker that starts may be struck again before it is noticed

@@ -157,7 +157,7 @@ def _variable(pid: int, name: str) -> str:
 @pytest.mark.parametrize("end", [*(pytest.param(end, marks=pytest.mark.slow) for end in ("success", "all")), "error", "SIGINT", "rank"])
 def test_nothing_is_left_in_shared_memory(tmp_path, end):
     """Success, a refusal, SIGINT, SIGKILL of a rank, SIGKILL of mpiexec and with it of all."""
-    before = set(os.listdir("/dev/shm"))
+    before = drivers.shared_memory()
     if end in ("success", "error"):
         process = launch(tmp_path, 2, *TRAIN, "--steps", "4000", *(("--num-envs", "1") if end == "error" else ()), "--out", "run")
         process.communicate(timeout=drivers.PATIENCE_S)
@@ -174,7 +174,7 @@ def test_nothing_is_left_in_shared_memory(tmp_path, end):
             saved = json.loads(out.splitlines()[-1])
             assert saved["stopped_by"] == "SIGINT" and (tmp_path / "run" / "checkpoints" / f"step-{saved['steps']}").is_dir()
     assert (process.returncode == 0) == (end == "success")
-    assert set(os.listdir("/dev/shm")) <= before
+    drivers.nothing_more_than(before)
 
 
 def test_an_error_in_a_rank_is_said_there_and_ends_the_job(tmp_path):

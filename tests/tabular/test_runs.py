@@ -92,6 +92,21 @@ def test_compiled_runs_resume_too(tmp_path: Path):
     assert (stopped.folder / "metrics.jsonl").read_bytes() == (plain.folder / "metrics.jsonl").read_bytes()
 
 
+def test_one_environment_in_python_is_held_to_its_limit(tmp_path: Path):
+    """Where a lane of one counts steps itself, however it is cut into laps and wherever it is stopped; as the plain loop does."""
+    pytest.importorskip("numba")
+    given: dict[str, Any] = {"num_envs": 1, "lane_envs": 1, "path": "ported", "max_episode_steps": 7, "steps": 2402, "eval_every": 601}
+    plain = train(tmp_path / "plain", "sarsa, Python", **given, env_options={})
+    quick = [shoal.train(shoal.Sarsa(**SMALL | {"table": "compiled"}), "Taxi-v4", out=tmp_path / str(stop), seed=9, eval_episodes=4,
+                         checkpoint_every="0", log_every=24, quiet=True, callbacks=(Stop(stop),), **given) for stop in (99_999, 723)]
+    assert quick[1].result["steps"] < 2402 and quick[1].result["steps"] % 7  # in an episode
+    quick[1] = shoal.resume(quick[1].folder)
+    assert plain.result["episodes"] == 2402 // 7  # nobody delivers a passenger in seven steps by chance so early
+    for run in quick:
+        assert (run.folder / "metrics.jsonl").read_bytes() == (plain.folder / "metrics.jsonl").read_bytes()
+        assert run.result["params_sha256"] == plain.result["params_sha256"]
+
+
 @pytest.mark.parametrize("name", ["q_learning, lanes", "sarsa, Python"])
 def test_how_often_it_is_saved_and_told_of_changes_no_bit(tmp_path: Path, name: str):
     """Nor whether somebody listens to single episodes."""

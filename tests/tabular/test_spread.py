@@ -71,13 +71,9 @@ def test_more_workers_than_lanes(tmp_path):
         train(tmp_path / "run", runtime="processes", workers="9")
 
 
-def segments() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
 @pytest.mark.parametrize("end", ["success", "error", signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_behind(tmp_path, end):
-    before, fault = segments(), {"SHOAL_FAULT": "worker:chunk:1+:raise"} if end == "error" else {}
+    before, fault = drivers.shared_memory(), {"SHOAL_FAULT": "worker:chunk:1+:raise"} if end == "error" else {}
     steps = "40000" if end in ("success", "error") else "100000000000"
     process = drivers.start(tmp_path, "train", "q_learning", "FrozenLake-v1", "--preset", "none", "--steps", steps, "--runtime",
                             "processes", "--workers", "2", "--log-every", "80000", "--eval-episodes", "1", "--quiet", "--json",
@@ -93,7 +89,7 @@ def test_nothing_is_left_behind(tmp_path, end):
         drivers.wait_until(lambda: not any(map(drivers.is_running, children)), 10.0)
     if end == "error":
         assert "injected" in err and "the same 3 times" in err
-    assert segments() <= before
+    drivers.nothing_more_than(before)
 
 
 @pytest.mark.slow
