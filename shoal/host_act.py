@@ -117,7 +117,8 @@ def _broadcast(shape: tuple[int, ...], dims: tuple[int, ...]) -> Callable[[Any],
         ones = [1] * len(shape)
         for axis, dim in enumerate(dims):
             ones[dim] = x.shape[axis]
-        return np.broadcast_to(x.reshape(ones), shape)
+        x = x.reshape(ones)
+        return x if x.shape == shape else np.broadcast_to(x, shape)  # a call of 5 µs, where one environment seldom needs it
 
     return broadcast
 
