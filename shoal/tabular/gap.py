@@ -23,6 +23,7 @@ def gap(source: Model | Game, policy: np.ndarray, discount: float) -> dict[str, 
         value, optimum = (solve.start_value(source, x) for x in (solve.policy_evaluation(source, policy, discount), best.value))
     else:
         value, optimum = (solve.episode_value(source, x) for x in (policy, solve.policy_of_rows(source, best)))
+    optimum = max(optimum, value)  # both are found by sweeps, to a rounding; no policy is better than the best
     away = optimum - value
     return {"value": value, "optimum": optimum, "gap": away, "relative": away / max(abs(optimum), 1e-12), "discount": discount}
 

@@ -9,7 +9,7 @@ from shoal.envs.chain import Chain
 from shoal.envs.gridworld import GridWorld
 from shoal.envs.tictactoe import TicTacToe
 from shoal.errors import ConfigError, MissingError
-from shoal.tabular import command, solve
+from shoal.tabular import command, gap, solve
 from shoal.tabular.model import Game, Model, from_transitions, of
 from shoal.tabular.solve import (UnsettledError, episode_value, exploit, minimax, policy_evaluation, policy_iteration, policy_of_rows,
                                  start_value, value_iteration)
@@ -58,6 +58,19 @@ def test_episodes_are_cut_at_the_limit():
     assert episode_value(TWO, np.array([0, 0])) == pytest.approx(0.75 * 3)
     assert episode_value(TWO, np.array([1, 1])) == pytest.approx(0.75 * (2 + 3 * 0.75) + 0.25 * 3 * 0.875)
     assert episode_value(TWO._replace(limit=0), np.array([1, 1])) == pytest.approx(0.75 * 5 + 0.25 * 3)
+
+
+def test_how_far_a_policy_is_from_the_best_by_hand():
+    found = gap.gap(TWO, np.array([1, 0]), 0.5)
+    assert found["value"] == pytest.approx(0.75 * 2) and found["optimum"] == pytest.approx(0.75 * 3 + 0.25 * 2)
+    assert found["gap"] == pytest.approx(1.25) and found["relative"] == pytest.approx(1.25 / 2.75) and found["discount"] == 0.5
+    assert gap.lines(found) == ["exact value 1.5, optimum 2.75: 1.25 away (45.5 %), at discount 0.5"]
+
+
+def test_nothing_is_better_than_the_best():
+    """Optimum and value come from different sweeps, which differ by a rounding."""
+    lake, _, policy = solved("FrozenLake-v1", {}, 0.99)
+    assert 0.0 <= gap.gap(lake, policy, 0.99)["relative"] < 1e-9
 
 
 def test_what_is_not_legal_is_not_chosen():
