@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 
 from shoal import code_cache
 from shoal.errors import ConfigError
@@ -23,7 +24,8 @@ def prepare(device: str, threads: int) -> None:
     if _started():
         _confirm(device)
         return
-    os.environ["NPROC"] = str(threads)  # XLA sizes its thread pool by this
+    if not _on_gpu(device):
+        os.environ["NPROC"] = str(threads)  # XLA sizes its thread pool by this; beside a GPU the pool only compiles, on every core
     import jax
 
     # acting on a few observations takes half as long when the call is not handed to another thread
@@ -34,6 +36,13 @@ def prepare(device: str, threads: int) -> None:
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     _confirm(device)
+
+
+def _on_gpu(device: str, drivers: tuple[str, ...] = ("/dev/nvidiactl", "/dev/kfd")) -> bool:
+    """Whether JAX will compute on a GPU, as far as can be told before it opens its devices."""
+    if device == "auto":
+        return find_spec("jax_plugins") is not None and any(map(os.path.exists, drivers)) and os.environ.get("JAX_PLATFORMS") != "cpu"
+    return device == "gpu"
 
 
 def _confirm(device: str) -> None:
