@@ -213,6 +213,9 @@ def _check_together(plan: Plan) -> None:
         known = [*registry.names(kind), *(["auto"] if kind == "net" else [])]
         if name and name not in known:
             raise MissingError(f"unknown {kind} {show(name)}{nearest(name, known)}")
+    if algorithm.get("correction", "vtrace") == "vtrace" and algorithm.get("c_bar", 0.0) > algorithm.get("rho_bar", math.inf):
+        raise ConfigError(f"c_bar = {algorithm['c_bar']:g} is more than rho_bar = {algorithm['rho_bar']:g}; V-trace wants it at most as "
+                          f"high: try --c-bar {algorithm['rho_bar']:g}")
     if "num_steps" in algorithm and "num_minibatches" in algorithm:
         steps, parts = algorithm["num_steps"], algorithm["num_minibatches"]
         if "memory_size" in algorithm and plan.num_envs % parts:  # minibatches of whole columns

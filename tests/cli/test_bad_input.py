@@ -79,6 +79,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*TRAIN, "--optimiser", "adm"), ("optimiser = 'adm'", "'adam'")),
     ((*TRAIN, "--num-minibatches", "0"), ("num_minibatches = 0", "from 1")),
     ((*TRAIN, "--num-steps", "16", "--num-minibatches", "48"), ("num_minibatches = 48", "--num-envs 6 or --num-envs 24")),
+    (("train", "impala", "cartpole", "--rho-bar", "0.5"), ("c_bar = 1 is more than rho_bar = 0.5", "--c-bar 0.5")),
+    ((*TRAIN, "--correction", "vtrace", "--c-bar", "2"), ("c_bar = 2 is more than rho_bar = 1", "--c-bar 1")),
     ((*TRAIN, "--normalise-obs=5"), ("--normalise-obs", "5")),
     ((*TRAIN, "--env-option", "gravit=3"), ("'gravit'", "'gravity'", "--env-option")),
     ((*TRAIN, "--env-option", "gravity=strong"), ("gravity = 'strong'", "a number")),

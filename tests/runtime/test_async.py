@@ -38,14 +38,16 @@ def test_what_is_too_old_is_dropped_and_counted(run):
     assert_closes(done.ledger)
 
 
-@pytest.mark.parametrize("algo", ["ppo", pytest.param("dqn", marks=pytest.mark.slow), pytest.param("sac", marks=pytest.mark.slow)])
-def test_a_resume_learns_nothing_twice(run, tmp_path, algo):
+@pytest.mark.parametrize(("algo", "options"), [
+    ("ppo", {}), *(pytest.param(algo, {"store": store}, marks=pytest.mark.slow)
+                   for algo, store in (("dqn", "device"), ("dqn", "host"), ("dqn", "mapped"), ("sac", "device")))])
+def test_a_resume_learns_nothing_twice(run, tmp_path, algo, options):
     env, out, each = ("Pendulum-v1" if algo == "sac" else "CartPole-v1"), tmp_path / "run", PER_ITERATION if algo == "ppo" else 8
     settings = {"mode": "async", "out": out, "max_episode_steps": 30}
-    first = run(env, small(algo), workers=2, steps=10 * each, **settings)
+    first = run(env, small(algo, **options), workers=2, steps=10 * each, **settings)
     point = store.newest(first.folder)[0]
     assert (point.step, int(point.tensors["iteration"]), int(point.tensors["lives"])) == (10 * each, 10, 1)
-    again = run(env, small(algo), workers=3, steps=25 * each, **settings)
+    again = run(env, small(algo, **options), workers=3, steps=25 * each, **settings)
     assert again.result["steps"] == 25 * each and again.result["updates"] == 25
     assert again.ledger["learned"] == 15  # by this one
     point = store.newest(first.folder)[0]
