@@ -234,12 +234,9 @@ def take(rows: Array, which: Array, front: int = 3) -> Array:
 def _apart(which: Array) -> Array:
     """``which``, worked out before it is used: XLA on the CPU would do so anew for every number read, and ignores its own barrier.
 
-    It merges no choice between two programs with what follows, and the one that is always taken runs many numbers at a time.
+    It does not merge a reduction into what follows.
     """
-    def here(which: Array) -> Array:
-        return jax.lax.cond(which.reshape(-1)[0] >= 0, lambda which: which, jnp.zeros_like, which)
-
-    return jax.lax.platform_dependent(which, cpu=here, default=lambda which: which) if which.size else which
+    return jnp.stack([which, jnp.zeros_like(which)], axis=-1).max(axis=-1)
 
 
 def get(form: Form, store: Store, drawn: Drawn, whole: bool) -> Fetched:
