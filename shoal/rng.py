@@ -61,9 +61,13 @@ def fold_in(key: jax.Array, number: int | jax.Array) -> jax.Array:
 
 def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """``jax.random.bits``, 32 each."""
-    count = jnp.arange(math.prod(shape), dtype=jnp.uint32)
-    first, second = _threefry(jax.random.key_data(key), jnp.zeros_like(count), count)
-    return (first ^ second).reshape(shape)
+    return bits_at(key, jnp.arange(math.prod(shape), dtype=jnp.uint32)).reshape(shape)
+
+
+def bits_at(key: jax.Array, place: jax.Array) -> jax.Array:
+    """Those among ``bits`` that stand at ``place``, uint32, of any shape."""
+    first, second = _threefry(jax.random.key_data(key), jnp.zeros_like(place), place)
+    return first ^ second
 
 
 def uniform(key: jax.Array, shape: tuple[int, ...], low: float = 0.0) -> jax.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +87,8 @@ def test_draws_written_out_are_those_of_jax_to_the_bit(seed, shape):
     assert words(rng.fold_in(key, 2**32 - 1)) == words(jax.random.fold_in(key, 2**32 - 1))
     assert words(jax.jit(rng.fold_in)(key, jnp.int32(7))) == words(jax.random.fold_in(key, 7))
     np.testing.assert_array_equal(rng.bits(key, shape), jax.random.bits(key, shape, jnp.uint32))
+    some = jnp.arange(1, math.prod(shape), 3, dtype=jnp.uint32)
+    np.testing.assert_array_equal(rng.bits_at(key, some), jax.random.bits(key, shape, jnp.uint32).reshape(-1)[some])
     np.testing.assert_array_equal(rng.uniform(key, shape), jax.random.uniform(key, shape))
     np.testing.assert_array_equal(rng.uniform(key, shape, -1.0), jax.random.uniform(key, shape, minval=-1.0))
     np.testing.assert_array_equal(jax.jit(rng.normal, static_argnums=1)(key, shape), jax.random.normal(key, shape))

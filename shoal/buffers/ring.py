@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import rng
 from shoal.types import Array, Key
@@ -109,7 +110,8 @@ def below(key: Key, bound: Array, num: int) -> Array:
 
     ⌊x · bound / 2⁶⁴⌋ for 64 random bits x, without a division: Lemire (2019), "Fast random integer generation in an interval".
     """
-    high, low = rng.bits(key, (2, num))
+    place = jnp.arange(num, dtype=jnp.uint32)
+    high, low = (rng.bits_at(key, place + np.uint32(half * num)) for half in (0, 1))  # not cut out of one draw: slow
     bound = bound.astype(jnp.uint32)
     part = high * bound
     carry = part + _high_product(low, bound) < part  # the sum went past 2**32
