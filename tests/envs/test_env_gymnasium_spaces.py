@@ -203,7 +203,7 @@ def test_masks_need_choices():
 
 def test_plain_spaces_add_no_call_to_a_step():
     env = GymEnv("CartPole-v1")
-    assert env.read_obs is None and env.write_action is None and env._step == env._env.step
+    assert env.read_obs is None and env.write_action is None and env.bare_step == env._env.step
 
 
 def test_masks_from_the_info_are_shown():
