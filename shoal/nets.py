@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from shoal.types import Array, Key, Tree
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh, "relu": jax.nn.relu, "elu": jax.nn.elu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "identity": lambda x: x,
 }
+_CHEAP = ("relu", "identity")  # to work out twice
 INITS: dict[str, Callable[[float], Any]] = {
     "orthogonal": lambda gain: jax.nn.initializers.orthogonal(gain),
     "xavier": lambda gain: jax.nn.initializers.variance_scaling(gain**2, "fan_avg", "uniform"),
@@ -62,32 +64,47 @@ def mask_of(obs: Tree) -> Array | None:
 
 
 _FEW = 4  # outputs
+_NARROW = 32  # inputs
 
 
-@jax.custom_vjp
-def _product(x: Array, weight: Array) -> Array:
-    """``x @ weight`` for rows [..., in]."""
+class Source(NamedTuple):
+    """What rows were made from: ``activation(inputs @ weight + bias)``."""
+
+    inputs: Array
+    weight: Array
+    bias: Array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _product(x: Array, weight: Array, source: Source | None = None, activation: str = "") -> Array:
+    """``x @ weight`` for rows [..., in]; ``source`` and ``activation``: what they were made from, where they are cheap to make again."""
     return x @ weight
 
 
-def _product_back(kept: tuple[Array, Array], grad: Array) -> tuple[Array, Array]:
-    x, weight = kept
+def _product_back(activation: str, kept: tuple[Array, Array, Source | None], grad: Array) -> tuple[Array, Array, None]:
+    x, weight, source = kept
     rows, slopes = x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
 
     def turned(rows: Array, slopes: Array) -> Array:
         if slopes.shape[-1] <= _FEW:  # a sum over rows beats a product this narrow
             return jnp.stack([(rows * slopes[:, i : i + 1]).sum(0) for i in range(slopes.shape[-1])], axis=1)
         # XLA's CPU folds a transpose into a product that its fast kernels do not take; the barrier keeps it apart
-        return jax.lax.optimization_barrier(rows.T) @ slopes
+        return jax.lax.optimization_barrier(rows.T if source is None else _columns(source, activation)) @ slopes
 
     def blocked(rows: Array, slopes: Array) -> Array:
         return blocks.sum_rows(lambda given: turned(*given), (rows, slopes))  # convolutions have many rows to an image
 
     by_weight = jax.lax.platform_dependent(rows, slopes, cpu=blocked, default=lambda rows, slopes: rows.T @ slopes)
-    return grad @ weight.T, by_weight
+    return grad @ weight.T, by_weight, None
 
 
-_product.defvjp(lambda x, weight: (x @ weight, (x, weight)), _product_back)
+def _columns(source: Source, activation: str) -> Array:
+    """Rows as columns [in, R]. Where XLA's CPU transposes what an activation made, it makes it again, number by number."""
+    inputs, weight, bias = source
+    return ACTIVATIONS[activation](jax.lax.optimization_barrier(weight.T) @ inputs.T + bias[:, None])
+
+
+_product.defvjp(lambda x, weight, source, activation: (x @ weight, (x, weight, source)), _product_back)
 
 
 @jax.custom_vjp
@@ -108,8 +125,14 @@ class Linear(eqx.Module):
         self.weight = INITS[init](gain)(key, (num_inputs, num_outputs), jnp.float32)
         self.bias = jnp.zeros(num_outputs)
 
-    def __call__(self, x: Array) -> Array:
-        return _shifted(_product(x, self.weight), self.bias)
+    def __call__(self, x: Array, source: Source | None = None, activation: str = "") -> Array:
+        """``source`` and ``activation``: what ``x`` was made from, where that is known; only the gradient asks."""
+        return _shifted(_product(x, self.weight, source, activation), self.bias)
+
+    def source(self, x: Array) -> Source | None:
+        """How what it answers to ``x`` can be made again, where that takes little: few inputs, and rows that are one block."""
+        cheap = x.ndim == 2 and x.shape[0] <= blocks.BLOCK_ROWS and x.shape[1] <= _NARROW
+        return Source(x, self.weight, self.bias) if cheap else None
 
 
 class MLP(eqx.Module):
@@ -130,14 +153,21 @@ class MLP(eqx.Module):
 
     def hidden(self, x: Array, keys: Array | None = None) -> Array:
         """The last layer but one; ``keys``, one per row, say which units are dropped."""
+        return self._upto(x, keys)[0]
+
+    def _upto(self, x: Array, keys: Array | None = None) -> tuple[Array, Source | None]:
+        """The last layer but one, and what it was made from, where that is known."""
+        source = None
         for i, layer in enumerate(self.layers[:-1]):
-            x = ACTIVATIONS[self.activation](layer(x))
+            before, x = x, ACTIVATIONS[self.activation](layer(x, source, self.activation))
+            source = layer.source(before) if self.activation in _CHEAP else None
             if keys is not None and self.dropout:
-                x = drop(x, keys, i, self.dropout)
-        return x
+                x, source = drop(x, keys, i, self.dropout), None
+        return x, source
 
     def __call__(self, x: Array, keys: Array | None = None) -> Array:
-        return self.layers[-1](self.hidden(x, keys))
+        x, source = self._upto(x, keys)
+        return self.layers[-1](x, source, self.activation)
 
 
 def drop(x: Array, keys: Array, layer: int, share: float) -> Array:
