@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal import nets, registry
 from shoal.errors import ConfigError
-from shoal.types import Array, Key, Tree
+from shoal.types import Array, Key
 
 
 class NoisyLinear(eqx.Module):
@@ -169,25 +169,29 @@ class Critic(eqx.Module):
         return self.net(jnp.concatenate([x, action.reshape((*x.shape[:-1], -1))], axis=-1))[..., 0]
 
 
+def stacked(members: tuple[Any, ...]) -> Any:
+    """Modules of one kind as one, every leaf [num, ...]."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+
+
 class Several(eqx.Module):
     """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each.
 
     The CPU, which batches products by doing them in turn, calls them one by one, with the same bits.
     """
 
-    stacked: Tree  # every leaf [num, ...]
+    members: tuple[Any, ...]
 
     def __init__(self, make_fn: Callable[[Key], Any], num: int, *, key: Key):
         """``make_fn`` makes one from its own key."""
-        self.stacked = jax.vmap(make_fn)(jax.random.split(key, num))
+        self.members = tuple(make_fn(own) for own in jax.random.split(key, num))
 
     def __call__(self, *given: Array) -> Array:
         """All answers to the same arguments, the module's axis last: [..., num]."""
-        def together(stacked: Tree, *given: Array) -> Array:
-            return jax.vmap(lambda module: module(*given), out_axes=-1)(stacked)
+        def together(members: tuple[Any, ...], *given: Array) -> Array:
+            return jax.vmap(lambda module: module(*given), out_axes=-1)(stacked(members))
 
-        def in_turn(stacked: Tree, *given: Array) -> Array:
-            num = jax.tree.leaves(stacked)[0].shape[0]
-            return jnp.stack([jax.tree.map(lambda x, i=i: x[i], stacked)(*given) for i in range(num)], axis=-1)
+        def in_turn(members: tuple[Any, ...], *given: Array) -> Array:
+            return jnp.stack([module(*given) for module in members], axis=-1)
 
-        return jax.lax.platform_dependent(self.stacked, *given, cpu=in_turn, default=together)
+        return jax.lax.platform_dependent(self.members, *given, cpu=in_turn, default=together)

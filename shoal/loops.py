@@ -32,12 +32,20 @@ def clear_desk(algorithm: Algorithm, spec: EnvSpec, root: Key, num_lanes: int, l
     return Desk(learner, buffer, jnp.zeros((), jnp.int32))
 
 
+def at_most_one(algorithm: Algorithm, spec: EnvSpec, rows: int) -> bool:
+    """Whether never more than one update is due after ``rows`` steps."""
+    updates, every = algorithm.buffer(spec).pace(rows)
+    return rows * updates <= every
+
+
 def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, memory: Memory, behaviour: Params, root: Key,
-          iteration: Array, lane: Array | None = None) -> tuple[Desk, Metrics]:
+          iteration: Array, lane: Array | None = None, *, learn_fn: Callable[..., Any] | None = None) -> tuple[Desk, Metrics]:
     """Put an iteration's chunks [T, B, ...] into the buffer and do all updates that are due: one, or as many as the buffer's pace says.
 
-    They are every lane's, or those of ``lane``.
+    They are every lane's, or those of ``lane``. ``learn_fn``: ``learn``, or ``propose`` where at most one is due and the caller keeps the
+    learner it had if none was (``gradient_steps``), or if it is refused: then the one that comes back is nothing.
     """
+    learn_fn = learn_fn or learn
     buffer, rows = algorithm.buffer(spec), algorithm.num_steps * data.last.shape[1]
     held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     learn_key, draw_key = (rng.key(root, stream, iteration) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
@@ -46,7 +54,7 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
         held, sample = buffer.sample(held, draw_key)
         # from memory: learning is compiled as if the draw came from elsewhere, as it does where rows do not lie on the device
         drawn, weight = serial.settled((sample.batch, sample.weight)) if desk.buffer != () else (sample.batch, sample.weight)
-        learner, metrics, priorities = learn(algorithm, learner, Batch(drawn, memory, behaviour, every / updates, weight), learn_key)
+        learner, metrics, priorities = learn_fn(algorithm, learner, Batch(drawn, memory, behaviour, every / updates, weight), learn_key)
         return learner, held if priorities is None else buffer.update(held, sample.ticket, serial.settled(priorities)), metrics
 
     if (updates, every) == (1, rows) and desk.buffer == ():  # held for this one update only
@@ -62,7 +70,10 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
     names = sorted(jax.eval_shape(one, desk.learner, held, learn_key, draw_key)[2])
     start = desk.learner, held, jnp.zeros(len(names))
     if rows * updates <= every:  # one at most
-        learner, held, sums = jax.lax.cond(due > 0, lambda start: step(jnp.zeros((), jnp.int32), start), lambda start: start, start)
+        def none(start: Any) -> Any:  # a learner that is passed through is copied, whether or not an update is due
+            return start if learn_fn is learn else (jax.tree.map(jnp.zeros_like, start[0]), *start[1:])
+
+        learner, held, sums = jax.lax.cond(due > 0, lambda start: step(jnp.zeros((), jnp.int32), start), none, start)
     else:
         learner, held, sums = jax.lax.fori_loop(0, due, step, start)
     means = jnp.where(due > 0, sums / due, jnp.nan)
@@ -73,7 +84,7 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
 
 def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Array,
                 learn_fn: Callable[..., Any], names: tuple[str, ...], lane: Any = None) -> tuple[Desk, Metrics]:
-    """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``learn``, compiled."""
+    """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``propose``, compiled."""
     rows = algorithm.num_steps * data.last.shape[1]
     held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
@@ -83,7 +94,8 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
     for i in range(int(due)):
         held, sample = buffer.sample(held, rng.fold_in(draw_key, i))
         batch = Batch(sample.batch, (), behaviour, every / updates, sample.weight)
-        learner, metrics, priorities = learn_fn(algorithm, learner, batch, rng.fold_in(learn_key, i))
+        new, metrics, priorities = learn_fn(algorithm, learner, batch, rng.fold_in(learn_key, i))
+        learner = learner if metrics["refused"] else new
         held = held if priorities is None else buffer.update(held, sample.ticket, priorities, strict=False)
         sums = {name: sums[name] + np.asarray(metrics[name]) for name in names}
     means = {name: x / np.float32(due) if due else np.float32("nan") for name, x in sums.items()}
@@ -91,12 +103,20 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
     return Desk(learner, held, credit), means | buffer.metrics(held)
 
 
-def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
-    """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities."""
+def propose(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
+    """One update, and whether it is to be ``refused``: it would leave what is not a finite number in the state or among priorities.
+
+    Whoever calls chooses. That costs nothing where it is a choice between two names, and a pass over all weights inside a program.
+    """
     updated = algorithm.update(state, batch, key)
     finite = all_finite((updated.state, updated.priorities))
-    kept = serial.chosen(finite, updated.state, state)
-    return kept, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities
+    return updated.state, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities
+
+
+def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
+    """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities."""
+    new, metrics, priorities = propose(algorithm, state, batch, key)
+    return serial.chosen(metrics["refused"] == 0, new, state), metrics, priorities
 
 
 # --- fused: environment and learner in one program -------------------------------------------------------------------

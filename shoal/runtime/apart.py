@@ -19,11 +19,7 @@ from shoal.tensors import filled, named
 from shoal.types import Algorithm, Batch, Key, Metrics, Params, Transition
 
 _STORE = ".desk.buffer.store"
-
-
-@partial(jax.jit, donate_argnums=1)
-def _learn(algorithm: Algorithm, learner: Any, batch: Batch, key: Key) -> Any:
-    return loops.learn(algorithm, learner, batch, key)
+_propose = jax.jit(loops.propose)
 
 
 @partial(jax.jit, static_argnums=1)
@@ -61,13 +57,13 @@ class Apart:
             _, sample = inner.sample(inner.init(*sizes), root)
             updates, every = buffer.pace(0)
             batch = Batch(sample.batch, (), self.algorithm.policy(learner), every / updates, sample.weight)
-            return loops.learn(self.algorithm, learner, batch, root)[1]
+            return loops.propose(self.algorithm, learner, batch, root)[1]
 
         self._names = tuple(sorted(jax.eval_shape(one)))
         return Desk(learner, buffer.init(*sizes), np.zeros((), np.int32))
 
     def study(self, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Any, lane: Any = None) -> tuple[Desk, Metrics]:
-        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _learn, self._names, lane)
+        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _propose, self._names, lane)
 
     # the cut
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import deque
@@ -124,26 +125,42 @@ _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key
 
 
 @lru_cache(maxsize=64)
-def _learning(shape: Any, state_shape: Any, policy_shape: Any, spec: EnvSpec) -> Callable[..., Any]:
-    """One iteration's learning, compiled as a whole: state, next policy, metrics, count.
+def _learning(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, policy_shape: Any, spec: EnvSpec, single: bool
+              ) -> Callable[..., Any]:
+    """One iteration's learning, compiled as a whole: learner, the rest of the state, next policy, metrics, count.
 
     All comes and goes as leaves, and numbers in two arrays: modules are taken apart by Python, and with small networks that takes
-    longer than learning does.
+    longer than learning does. ``unlimited``: which of the algorithm's numbers are infinite; a limit that never bites then costs nothing,
+    such as a norm of all gradients, which the optimiser would wait for. ``single``: at most one update is due, which its caller accepts or
+    refuses; so the learner before it is left as it is, and what the policy has in common with the one after it is that learner's own.
     """
 
-    def learn(numbers: list[Any], leaves: list[Any], data: Transition, memory: Tree, episodes: Episodes, behaviour: list[Any], root: Any,
-              iteration: Any, lane: Any) -> Any:
-        algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, leaves)
+    def learn(numbers: list[Any], learner: list[Any], rest: list[Any], data: Transition, memory: Tree, episodes: Episodes,
+              behaviour: list[Any], root: Any, iteration: Any, lane: Any) -> Any:
+        numbers = [math.inf if infinite else x for x, infinite in zip(numbers, unlimited, strict=True)]
+        algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, learner + rest)
         params = jax.tree.unflatten(policy_shape, behaviour)
-        desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane)
+        desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane,
+                                    learn_fn=loops.propose if single else loops.learn)
         learned = metrics["refused"]  # what follows waits for it, and leaf for leaf: see ops.serial
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
         told, ints = packed(metrics, count)
         (floats,) = told.values()
-        after = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(serial.copied(algorithm.policy(desk.learner), floats))
-        return *after, (told, ints)
+        after, policy = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(algorithm.policy(desk.learner))
+        new, rest = after[:len(learner)], after[len(learner):]
+        place = {id(x): i for i, x in enumerate(new)} if single else {}
+        shared = tuple(place.get(id(x), -1) for x in policy)
+        own = serial.copied([x for x, i in zip(policy, shared, strict=True) if i < 0], floats)
+        return new, rest, {shared: own}, (told, ints)
 
-    return jax.jit(learn, donate_argnums=1)
+    return jax.jit(learn, donate_argnums=2 if single else (1, 2))
+
+
+def _joined(policy: dict[tuple[int, ...], list[Any]], learner: list[Any]) -> list[Any]:
+    """A policy's leaves: those of the learner that it shares, and its own."""
+    ((shared, own),) = policy.items()
+    others = iter(own)
+    return [learner[i] if i >= 0 else next(others) for i in shared]
 
 
 class Ported:
@@ -164,6 +181,7 @@ class Ported:
         self._apart: Apart | None = None
         self._tree: LearnerState | None = None  # put together when asked for
         self._leaves: list[Any] = []
+        self._num_learner, self._single = 0, False
         self._state_shape: Any = None
         self.scratch: Path | None = None  # a folder for a buffer in files
         self.logs: Path | None = None  # and one for what workers print
@@ -193,7 +211,9 @@ class Ported:
         self._params.versions = {0: first}
         self._numbers, shape = jax.tree.flatten(self.algorithm)
         if self._apart is None:
-            self._learn = _learning(shape, jax.tree.structure(self._state), self._policy_shape, self.spec)
+            self._single = loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
+            unlimited = tuple(bool(np.ndim(x) == 0 and x == np.inf) for x in self._numbers)
+            self._learn = _learning(shape, unlimited, jax.tree.structure(self._state), self._policy_shape, self.spec, self._single)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         self._crew = self._crew_fn(world._replace(policy=self._policy_shape), self._params, self._lag)
 
@@ -264,10 +284,15 @@ class Ported:
             values, told = {name: float(x) for name, x in jax.device_get(metrics).items()}, jax.device_get(count)
         else:
             memory = beside([c.memory for c in chunks], 0)
-            self._leaves, policy, answer = self._learn(self._numbers, self._leaves, data, memory, episodes, behaviour, self.root,
-                                                       np.int32(iteration), lane)
-            self._tree = None
+            learner, rest = self._leaves[:self._num_learner], self._leaves[self._num_learner:]
+            new, rest, policy, answer = self._learn(self._numbers, learner, rest, data, memory, episodes, behaviour, self.root,
+                                                    np.int32(iteration), lane)
             values, told = unpacked(answer)
+            if self._single and (values["refused"] or not values.get("gradient_steps", 1)):
+                new, policy = learner, self._params.versions[iteration]
+            else:
+                policy = _joined(policy, new)
+            self._leaves, self._tree = new + rest, None
         self._note(values, told, episodes, iteration)
         return policy
 
@@ -286,6 +311,7 @@ class Ported:
     @_state.setter
     def _state(self, state: LearnerState) -> None:
         self._tree, (self._leaves, self._state_shape) = state, jax.tree.flatten(state)
+        self._num_learner = len(jax.tree.leaves(state.desk.learner))  # they come first
 
     def _whole(self, leaves: list[Any]) -> Params:
         """A policy as its algorithm has it; on the shelf lie leaves."""
