@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal import nets, registry
 from shoal.errors import ConfigError
-from shoal.types import Array, Key
+from shoal.types import Array, Key, Tree
 
 
 class NoisyLinear(eqx.Module):
@@ -169,29 +169,18 @@ class Critic(eqx.Module):
         return self.net(jnp.concatenate([x, action.reshape((*x.shape[:-1], -1))], axis=-1))[..., 0]
 
 
-def stacked(members: tuple[Any, ...]) -> Any:
-    """Modules of one kind as one, every leaf [num, ...]."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
-
-
 class Several(eqx.Module):
-    """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each.
+    """Modules of one kind side by side, such as twin critics: one batched product per layer instead of one for each."""
 
-    The CPU, which batches products by doing them in turn, calls them one by one, with the same bits.
-    """
-
-    members: tuple[Any, ...]
+    stacked: Tree  # every leaf [num, ...]
 
     def __init__(self, make_fn: Callable[[Key], Any], num: int, *, key: Key):
         """``make_fn`` makes one from its own key."""
-        self.members = tuple(make_fn(own) for own in jax.random.split(key, num))
+        self.stacked = jax.vmap(make_fn)(jax.random.split(key, num))
 
     def __call__(self, *given: Array) -> Array:
         """All answers to the same arguments, the module's axis last: [..., num]."""
-        def together(members: tuple[Any, ...], *given: Array) -> Array:
-            return jax.vmap(lambda module: module(*given), out_axes=-1)(stacked(members))
-
-        def in_turn(members: tuple[Any, ...], *given: Array) -> Array:
-            return jnp.stack([module(*given) for module in members], axis=-1)
-
-        return jax.lax.platform_dependent(self.members, *given, cpu=in_turn, default=together)
+        num = jax.tree.leaves(self.stacked)[0].shape[0]
+        # each its own copy: products of rows that modules share come out with the modules' axis inside
+        return jax.vmap(lambda module, given: module(*given), out_axes=-1)(
+            self.stacked, jax.tree.map(lambda x: jnp.broadcast_to(x, (num, *x.shape)), given))

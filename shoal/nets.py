@@ -63,8 +63,9 @@ def mask_of(obs: Tree) -> Array | None:
     return obs.get(MASK) if isinstance(obs, dict) else None
 
 
-_FEW = 4  # outputs
+_FEW = 4  # inputs or outputs
 _NARROW = 32  # inputs
+_MANY = 128  # rows, as learning has them and acting seldom has
 
 
 class Source(NamedTuple):
@@ -78,7 +79,14 @@ class Source(NamedTuple):
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _product(x: Array, weight: Array, source: Source | None = None, activation: str = "") -> Array:
     """``x @ weight`` for rows [..., in]; ``source`` and ``activation``: what they were made from, where they are cheap to make again."""
-    return x @ weight
+    if x.shape[-1] > _FEW or x.ndim < 2 or x.shape[-2] < _MANY:
+        return x @ weight
+
+    def added(x: Array, weight: Array) -> Array:  # in one pass with what follows
+        first, *others = (x[..., i : i + 1] * weight[i] for i in range(x.shape[-1]))
+        return sum(others, first)
+
+    return jax.lax.platform_dependent(x, weight, cpu=added, default=lambda x, weight: x @ weight)
 
 
 def _product_back(activation: str, kept: tuple[Array, Array, Source | None], grad: Array) -> tuple[Array, Array, None]:
@@ -104,7 +112,7 @@ def _columns(source: Source, activation: str) -> Array:
     return ACTIVATIONS[activation](jax.lax.optimization_barrier(weight.T) @ inputs.T + bias[:, None])
 
 
-_product.defvjp(lambda x, weight, source, activation: (x @ weight, (x, weight, source)), _product_back)
+_product.defvjp(lambda x, weight, source, activation: (_product(x, weight), (x, weight, source)), _product_back)
 
 
 @jax.custom_vjp

@@ -135,7 +135,8 @@ def test_critics_by_hand_and_side_by_side():
     out = call(twins, X, action)
     assert out.shape == (6, 2) and float(jnp.abs(out[:, 0] - out[:, 1]).min()) > 1e-4  # each has its own weights
     for i in range(2):
-        first, second = twins.members[i].net.module().layers
+        alone = jax.tree.map(lambda leaf, i=i: leaf[i], twins.stacked)
+        first, second = alone.net.module().layers
         by_hand = np.maximum(np.concatenate([X, action], 1) @ first.weight, 0) @ second.weight
         np.testing.assert_allclose(out[:, i], by_hand[:, 0], atol=1e-5)
     choices = jax.eval_shape(lambda key: heads.Several(lambda k: heads.Values("mlp", 3, 4, key=k), 3, key=key)(X), KEY)

@@ -172,7 +172,7 @@ def _rows(actor: Actor, data: Transition, weight: Array, noise: Array | None) ->
 
 def _policy_gradient(net: nets.Net, critics: heads.Several, rows: Rows) -> tuple[Params, Array]:
     """The gradient that climbs the first critic, and the loss. Silver et al. (2014), theorem 1; Lillicrap et al. (2016), eq. 6."""
-    first = critics.members[0]
+    first = jax.tree.map(lambda x: x[0], critics.stacked)
 
     def loss(net: nets.Net, rows: Rows) -> tuple[Array, Array]:
         value = -(rows.share * first(rows.features, jnp.tanh(net(rows.features)))).sum()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import heads, lane, registry
+from shoal import lane, registry
 from shoal.algos import off_policy
 from shoal.algos.sac import SAC
 from shoal.errors import ConfigError
@@ -38,11 +38,8 @@ def agent(**changed):
 
 def lines(module, weights, biases):
     """Both critics, or the policy, as straight lines: ``weights`` for each input, alike for every output."""
-    if isinstance(module, heads.Several):  # each has its own, where there are several
-        weights, biases = (np.broadcast_to(x, (len(module.members), *np.shape(x)[1:])) for x in (weights, biases))
-        each = zip(module.members, weights, biases, strict=True)
-        return eqx.tree_at(lambda m: m.members, module, tuple(lines(member, *given) for member, *given in each))
-    layer = lambda m: (m if hasattr(m, "arrays") else m.net if hasattr(m, "net") else m.torso).arrays.layers[0]
+    layer = lambda m: (m.arrays if hasattr(m, "arrays") else m.stacked.net.arrays if hasattr(m.stacked, "net")
+                       else m.stacked.torso.arrays).layers[0]
     old = layer(module)
     weight = jnp.broadcast_to(jnp.asarray(weights, jnp.float32), old.weight.swapaxes(-1, -2).shape).swapaxes(-1, -2)
     new = (weight, jnp.broadcast_to(jnp.asarray(biases, jnp.float32), old.bias.shape))
@@ -114,7 +111,7 @@ def test_targets_are_paid_for_entropy():
     box = update(fixed, flat_state(targets=(0, 0)), batch(rows(4096, reward=nothing)), KEY)
     assert abs(float(box.metrics["entropy"]) - entropy) < 0.05
     # the critics' biases move by the mean target: its entropy is that of other actions, at the successor
-    moved = np.asarray(heads.stacked(box.state.critics.members).net.arrays.layers[0].bias)
+    moved = np.asarray(box.state.critics.stacked.net.arrays.layers[0].bias)
     np.testing.assert_allclose(moved, RATE * 0.5 * price * entropy, rtol=0.05)
 
 
@@ -162,8 +159,7 @@ def test_choices_climb_too():
 def test_target_critics_follow_by_their_share():
     state = flat_state()
     after = update(BASE, state, batch(rows()), KEY).state
-    both = (state.targets, after.critics, after.targets)
-    old, new, mixed = (np.asarray(heads.stacked(c.members).net.arrays.layers[0].bias) for c in both)
+    old, new, mixed = (np.asarray(c.stacked.net.arrays.layers[0].bias) for c in (state.targets, after.critics, after.targets))
     np.testing.assert_allclose(mixed, 0.75 * old + 0.25 * new, rtol=1e-6)
     assert int(after.updates) == 1
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import heads, lane, registry
+from shoal import lane, registry
 from shoal.algos.ddpg import DDPG
 from shoal.algos.td3 import TD3
 from shoal.errors import ConfigError
@@ -32,11 +32,7 @@ act = jax.jit(lambda algorithm, params, memory, obs, role, noise: algorithm.act(
 
 def line(net, weights, biases):
     """A network, or critics, of one layer with these weights and biases."""
-    if isinstance(net, heads.Several):  # each has its own, where there are several
-        weights, biases = (np.broadcast_to(x, (len(net.members), *np.shape(x)[1:])) for x in (weights, biases))
-        each = zip(net.members, weights, biases, strict=True)
-        return eqx.tree_at(lambda m: m.members, net, tuple(line(member, *given) for member, *given in each))
-    layer = lambda m: (m if hasattr(m, "arrays") else m.net).arrays.layers[0]
+    layer = lambda m: (m.arrays if hasattr(m, "arrays") else m.stacked.net.arrays).layers[0]
     old = layer(net)
     new = [jnp.broadcast_to(jnp.asarray(x, jnp.float32), like.shape) for x, like in ((weights, old.weight), (biases, old.bias))]
     return eqx.tree_at(lambda m: (layer(m).weight, layer(m).bias), net, tuple(new))
@@ -64,7 +60,7 @@ def batch(num=64, weight=1.0, seed=0, **changed):
 
 
 def bias(net):
-    return np.asarray((net if hasattr(net, "arrays") else heads.stacked(net.members).net).arrays.layers[0].bias)
+    return np.asarray((net.arrays if hasattr(net, "arrays") else net.stacked.net.arrays).layers[0].bias)
 
 
 def same(one, other):
@@ -100,7 +96,7 @@ def test_policy_climbs_the_first_critic_and_targets_follow_it():
     after = update(AGENT, state, still, KEY).state
     np.testing.assert_allclose(bias(after.actor.net), RATE * 2.0, rtol=1e-4)  # tanh has slope 1 at 0
     np.testing.assert_allclose(bias(after.target_net), 0.25 * RATE * 2.0, rtol=1e-4)
-    new, mixed = (np.asarray(heads.stacked(c.members).net.arrays.layers[0].weight) for c in (after.critics, after.target_critics))
+    new, mixed = (np.asarray(c.stacked.net.arrays.layers[0].weight) for c in (after.critics, after.target_critics))
     np.testing.assert_allclose(mixed, 0.25 * new, rtol=1e-6)
 
 
