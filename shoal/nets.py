@@ -78,8 +78,8 @@ class Source(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _product(x: Array, weight: Array, source: Source | None = None, activation: str = "") -> Array:
-    """``x @ weight`` for rows [..., in]; ``source`` and ``activation``: what they were made from, where they are cheap to make again."""
-    if x.shape[-1] > _FEW or x.ndim < 2 or x.shape[-2] < _MANY:
+    """``x @ weight`` for rows [..., in], in a network with ``activation``; ``source``: what they were made from, where that is cheap."""
+    if activation not in _CHEAP or x.shape[-1] > _FEW or x.ndim < 2 or x.shape[-2] < _MANY:
         return x @ weight
 
     def added(x: Array, weight: Array) -> Array:  # in one pass with what follows
@@ -112,7 +112,7 @@ def _columns(source: Source, activation: str) -> Array:
     return ACTIVATIONS[activation](jax.lax.optimization_barrier(weight.T) @ inputs.T + bias[:, None])
 
 
-_product.defvjp(lambda x, weight, source, activation: (_product(x, weight), (x, weight, source)), _product_back)
+_product.defvjp(lambda x, weight, source, activation: (_product(x, weight, None, activation), (x, weight, source)), _product_back)
 
 
 @jax.custom_vjp
@@ -134,12 +134,13 @@ class Linear(eqx.Module):
         self.bias = jnp.zeros(num_outputs)
 
     def __call__(self, x: Array, source: Source | None = None, activation: str = "") -> Array:
-        """``source`` and ``activation``: what ``x`` was made from, where that is known; only the gradient asks."""
+        """``source``: what ``x`` was made from, where that is known, for the gradient; ``activation``: the network's."""
         return _shifted(_product(x, self.weight, source, activation), self.bias)
 
     def source(self, x: Array) -> Source | None:
-        """How what it answers to ``x`` can be made again, where that takes little: few inputs, and rows that are one block."""
-        cheap = x.ndim == 2 and x.shape[0] <= blocks.BLOCK_ROWS and x.shape[1] <= _NARROW
+        """How what it answers to ``x`` can be made again, where that takes little: few inputs, and rows that are one block. Very few
+        inputs are added up, in one pass with whatever asks."""
+        cheap = x.ndim == 2 and x.shape[0] <= blocks.BLOCK_ROWS and _FEW < x.shape[1] <= _NARROW
         return Source(x, self.weight, self.bias) if cheap else None
 
 

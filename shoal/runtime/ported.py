@@ -31,6 +31,7 @@ from shoal.tensors import filled, named
 from shoal.types import Algorithm, Chunk, Env, Episodes, HostEnv, Iteration, Limits, Params, ParamSource, Report, Transition, Tree
 
 _CALL_S = 0.05  # what a call should take: the main loop looks at signals, saves and writes between two
+_LARGE = 2**17  # numbers that a learner keeps: a pass over more takes longer than handing over arrays that are not reused
 
 
 class Shelf:
@@ -132,7 +133,8 @@ def _learning(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, policy_
     All comes and goes as leaves, and numbers in two arrays: modules are taken apart by Python, and with small networks that takes
     longer than learning does. ``unlimited``: which of the algorithm's numbers are infinite; a limit that never bites then costs nothing,
     such as a norm of all gradients, which the optimiser would wait for. ``single``: at most one update is due, which its caller accepts or
-    refuses; so the learner before it is left as it is, and what the policy has in common with the one after it is that learner's own.
+    refuses, as is quicker with many weights; so the learner before it is left as it is, and what the policy has in common with the one
+    after it is that learner's own.
     """
 
     def learn(numbers: list[Any], learner: list[Any], rest: list[Any], data: Transition, memory: Tree, episodes: Episodes,
@@ -211,7 +213,8 @@ class Ported:
         self._params.versions = {0: first}
         self._numbers, shape = jax.tree.flatten(self.algorithm)
         if self._apart is None:
-            self._single = loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
+            large = sum(x.size for x in self._leaves[:self._num_learner]) >= _LARGE
+            self._single = large and loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
             unlimited = tuple(bool(np.ndim(x) == 0 and x == np.inf) for x in self._numbers)
             self._learn = _learning(shape, unlimited, jax.tree.structure(self._state), self._policy_shape, self.spec, self._single)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
