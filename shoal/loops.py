@@ -13,8 +13,10 @@ from shoal import flow, lane, rng
 from shoal.ops import serial
 from shoal.ops.finite import all_finite
 from shoal.specs import EnvSpec
-from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Key, LaneState, Memory, Metrics, Params
-from shoal.types import ParamSink, ParamSource, Role, Scores, Transition, Tree
+from shoal.types import Algorithm, Array, Batch, Chunk, ChunkSink, ChunkSource, Env, Episodes, Half, Key, LaneState, Memory, Metrics
+from shoal.types import Params, ParamSink, ParamSource, Role, Scores, Transition, Tree
+
+HALVES = ("update_policy", "update_values")  # what an algorithm of ``Halves`` has
 
 
 class Desk(NamedTuple):
@@ -36,6 +38,19 @@ def at_most_one(algorithm: Algorithm, spec: EnvSpec, rows: int) -> bool:
     """Whether never more than one update is due after ``rows`` steps."""
     updates, every = algorithm.buffer(spec).pace(rows)
     return rows * updates <= every
+
+
+def only_draws(algorithm: Algorithm, spec: EnvSpec, held: Tree) -> bool:
+    """Whether neither a draw nor what was learned from it changes a buffer that holds ``held``."""
+    buffer, same = algorithm.buffer(spec), list[bool]()
+
+    def turn(held: Tree) -> None:
+        after, sample = buffer.sample(held, rng.root(0))
+        after = buffer.update(after, sample.ticket, sample.weight)
+        same.extend(a is b for a, b in zip(jax.tree.leaves(held), jax.tree.leaves(after), strict=True))
+
+    jax.eval_shape(turn, held)
+    return held != () and all(same)
 
 
 def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, memory: Memory, behaviour: Params, root: Key,
@@ -84,7 +99,7 @@ def study(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, mem
 
 def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Array,
                 learn_fn: Callable[..., Any], names: tuple[str, ...], lane: Any = None) -> tuple[Desk, Metrics]:
-    """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``propose``, compiled."""
+    """``study`` where rows do not lie on the device: the same draws and updates, one call each. ``learn_fn``: ``learn``, compiled."""
     rows = algorithm.num_steps * data.last.shape[1]
     held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
@@ -94,13 +109,47 @@ def study_apart(algorithm: Algorithm, buffer: Any, desk: Desk, data: Transition,
     for i in range(int(due)):
         held, sample = buffer.sample(held, rng.fold_in(draw_key, i))
         batch = Batch(sample.batch, (), behaviour, every / updates, sample.weight)
-        new, metrics, priorities = learn_fn(algorithm, learner, batch, rng.fold_in(learn_key, i))
-        learner = learner if metrics["refused"] else new
+        learner, metrics, priorities = learn_fn(algorithm, learner, batch, rng.fold_in(learn_key, i))
         held = held if priorities is None else buffer.update(held, sample.ticket, priorities, strict=False)
         sums = {name: sums[name] + np.asarray(metrics[name]) for name in names}
     means = {name: x / np.float32(due) if due else np.float32("nan") for name, x in sums.items()}
     means |= {"refused": sums["refused"], "gradient_steps": np.float32(due)}
     return Desk(learner, held, credit), means | buffer.metrics(held)
+
+
+def fetch(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, root: Key, iteration: Array, lane: Array | None = None
+          ) -> tuple[Desk, tuple[Tree, Array, Key], Metrics]:
+    """``study`` up to the update, where one at most is due and the buffer is told nothing of it: put chunks in, and draw.
+
+    Answers data, weight and key of that update; data are all zeros if none is due, as ``gradient_steps`` says.
+    """
+    buffer, rows = algorithm.buffer(spec), algorithm.num_steps * data.last.shape[1]
+    held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
+    due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
+    learn_key, draw_key = (rng.fold_in(rng.key(root, stream, iteration), 0) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
+
+    def draw(held: Tree) -> tuple[Tree, Array]:
+        sample = buffer.sample(held, draw_key)[1]
+        return sample.batch, sample.weight
+
+    drawn = jax.lax.cond(due > 0, draw, lambda held: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(draw, held)), held)
+    return Desk(desk.learner, held, credit), (*drawn, learn_key), {"gradient_steps": due.astype(jnp.float32)} | buffer.metrics(held)
+
+
+def has_halves(algorithm: Any) -> bool:
+    """Whether an update of it comes as ``Halves``."""
+    return all(hasattr(algorithm, name) for name in HALVES)
+
+
+def propose_half(name: str, algorithm: Any, state: Tree, batch: Batch, key: Key) -> Half:
+    """One half of an update, and whether it is to be ``refused``; data that hold what is not a finite number are, by both."""
+    half: Half = getattr(algorithm, name)(state, batch, key)
+    return half._replace(metrics=half.metrics | {"refused": _refused((half.fields, half.priorities, batch.data, batch.weight))})
+
+
+def joined(first: Metrics, second: Metrics) -> Metrics:
+    """The metrics of an update from those of its halves."""
+    return first | second | {"refused": 1.0 - (1.0 - first["refused"]) * (1.0 - second["refused"])}
 
 
 def propose(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
@@ -109,14 +158,27 @@ def propose(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[
     Whoever calls chooses. That costs nothing where it is a choice between two names, and a pass over all weights inside a program.
     """
     updated = algorithm.update(state, batch, key)
-    finite = all_finite((updated.state, updated.priorities))
-    return updated.state, updated.metrics | {"refused": 1.0 - finite.astype(jnp.float32)}, updated.priorities
+    return updated.state, updated.metrics | {"refused": _refused((updated.state, updated.priorities))}, updated.priorities
+
+
+def _refused(what: Tree) -> Array:
+    return 1.0 - all_finite(what).astype(jnp.float32)
 
 
 def learn(algorithm: Algorithm, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Array | None]:
-    """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities."""
-    new, metrics, priorities = propose(algorithm, state, batch, key)
-    return serial.chosen(metrics["refused"] == 0, new, state), metrics, priorities
+    """One update, refused whole if it would leave anything that is not a finite number in the state or among priorities.
+
+    Of two halves each is refused by itself, as they do not wait for each other; but data that are wrong are refused by both.
+    """
+    if not has_halves(algorithm):
+        new, metrics, priorities = propose(algorithm, state, batch, key)
+        return serial.chosen(metrics["refused"] == 0, new, state), metrics, priorities
+    fields: dict[str, Tree] = {}
+    halves = [propose_half(name, algorithm, state, batch, key) for name in HALVES]
+    for half in halves:
+        before = {name: getattr(state, name) for name in half.fields}
+        fields |= serial.chosen(half.metrics["refused"] == 0, half.fields, before)
+    return state._replace(**fields), joined(*(half.metrics for half in halves)), halves[1].priorities
 
 
 # --- fused: environment and learner in one program -------------------------------------------------------------------

@@ -141,6 +141,14 @@ class Updated(NamedTuple):
     priorities: Array | None
 
 
+class Half(NamedTuple):
+    """What one half of an update answers: the fields of the state that it changes, by name."""
+
+    fields: dict[str, Tree]
+    metrics: Metrics
+    priorities: Array | None
+
+
 class Sample(NamedTuple):
     batch: Any
     weight: Array
@@ -190,6 +198,16 @@ class Gradient(Protocol):
 
     def gradient(self, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Tree]: ...
     def apply(self, state: Tree, grads: Tree, aux: Tree) -> Updated: ...
+
+
+class Halves(Protocol):
+    """What lets policy and values learn side by side: an update of two halves that read the same state and change different fields of it.
+
+    ``update`` is both. The next policy is all in what the first one changes.
+    """
+
+    def update_policy(self, state: Any, batch: Batch, key: Key) -> Half: ...
+    def update_values(self, state: Any, batch: Batch, key: Key) -> Half: ...
 
 
 class Buffer(Protocol):

@@ -3,7 +3,8 @@
 Two critics learn the soft value of actions from the smaller of their targets, the policy follows the smaller of the critics, and the
 price of entropy, the temperature, is set so that the policy keeps as much of it as is wanted.
 Haarnoja et al. (2018b), "Soft actor-critic algorithms and applications", algorithm 1, eqs. 5, 7 and 18; for choices Christodoulou
-(2019), "Soft actor-critic for discrete action settings", eqs. 10 to 12. All three gradients are taken at the same weights, in one pass.
+(2019), "Soft actor-critic for discrete action settings", eqs. 10 to 12. All three gradients are taken at the same weights, so policy and
+critics learn in two halves that do not wait for each other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from shoal import heads, nets, optim, rng
 from shoal.algos.off_policy import OffPolicy, anywhere, check_bounded, flat, from_box, mixed, shares, to_box
 from shoal.ops import blocks, dists, losses, returns
 from shoal.specs import Box, Discrete, EnvSpec, num_features
-from shoal.types import Acted, Array, Batch, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
+from shoal.types import Acted, Array, Batch, Half, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
 
 _LOG_STD = (-20.0, 2.0)  # how far apart standard deviations may be
 
@@ -57,27 +58,18 @@ class State(NamedTuple):
     critics: heads.Several
     targets: heads.Several
     log_temperature: Array  # []
-    optimiser: Tree
+    actor_optimiser: Tree  # the temperature's, too
+    critic_optimiser: Tree
     updates: Array  # [] int32
 
 
 class Rows(NamedTuple):
-    """What the gradient sees of a batch, [R, ...]; share 0 marks a row that counts for nothing."""
+    """What a gradient sees of a batch, [R, ...]; share 0 marks a row that counts for nothing."""
 
     data: Transition
-    noise: Any  # [R, 2, D] for the actions here and at the successor; None for choices
+    noise: Any  # [R, D] for the actions of a half, here or at the successor; None for choices
     share: Array
     weight: Array  # how much its error counts besides
-
-
-class Judged(NamedTuple):
-    """Rows as the weights of the moment see them, [R]."""
-
-    values: Array  # [R, 2], of the action that was taken
-    target: Array
-    policy: Array  # the policy's loss
-    entropy: Array
-    wanted: Array  # entropy
 
 
 @pytree
@@ -132,9 +124,10 @@ class SAC(OffPolicy):
         actor = Actor(net, jnp.full(shape, self.log_std), jnp.full((), float(self.warm_up)), spec.obs, spec.action)
         critics = heads.Several(lambda key: make(name, *sizes, key=key, **options), 2, key=critic_key)
         log_temperature = jnp.log(jnp.maximum(self.temperature, 1e-8))
-        optimiser = optim.init(self.optimiser, (actor.net, actor.log_std, critics, log_temperature))
+        actor_optimiser = optim.init(self.optimiser, (actor.net, actor.log_std, log_temperature))
         # an array of their own: the state is donated to the calls that change it
-        return State(actor, critics, jax.tree.map(jnp.copy, critics), log_temperature, optimiser, jnp.zeros((), jnp.int32))
+        return State(actor, critics, jax.tree.map(jnp.copy, critics), log_temperature, actor_optimiser,
+                     optim.init(self.optimiser, critics), jnp.zeros((), jnp.int32))
 
     def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Tree:
         """Noise for ``shape`` actions; consumes ``key``."""
@@ -165,62 +158,83 @@ class SAC(OffPolicy):
 
     def update(self, state: State, batch: Batch, key: Key) -> Updated:
         """One gradient step of critics, policy and temperature on ``batch`` [R, ...]; ``key`` draws actions."""
-        data, actor, temperature = flat(batch.data), state.actor, self._temperature(state.log_temperature)
-        count, share = data.reward.shape[0], shares(data)
-        noise = rng.normal(key, (count, 2, actor.action.size)) if isinstance(actor.action, Box) else None
-        rows = Rows(data, noise, share, jnp.broadcast_to(batch.weight, share.shape))
-        judge = self._judge_choices if noise is None else self._judge
+        first, second = self.update_policy(state, batch, key), self.update_values(state, batch, key)
+        return Updated(state._replace(**first.fields, **second.fields), first.metrics | second.metrics, second.priorities)
 
-        def loss(moving: Params, rows: Rows) -> tuple[Array, tuple[Array, Array]]:
-            net, log_std, critics, log_temperature = moving
-            seen = judge(_with(actor, net, log_std, actor.fresh), critics, state.targets, temperature, rows)
-            error = seen.values - jax.lax.stop_gradient(seen.target)[:, None]
-            squares, price = 0.5 * (error**2).sum(-1), losses.temperature(log_temperature, seen.entropy, seen.wanted)
-            total = (rows.share * (rows.weight * squares + seen.policy + price)).sum()
-            lines = jnp.stack([squares, seen.policy, seen.entropy, seen.values.mean(-1)])
-            return total, jax.lax.stop_gradient(((lines * rows.share).sum(1), jnp.abs(error).mean(-1)))
+    def update_policy(self, state: State, batch: Batch, key: Key) -> Half:
+        """One gradient step of policy and temperature; ``key`` draws actions."""
+        actor, temperature = state.actor, self._temperature(state.log_temperature)
+
+        def loss(moving: Params, rows: Rows) -> tuple[Array, Array]:
+            net, log_std, log_temperature = moving
+            policy, entropy, wanted = self._climbed(_with(actor, net, log_std, actor.fresh), state.critics, temperature, rows)
+            price = losses.temperature(log_temperature, entropy, wanted)
+            lines = jax.lax.stop_gradient(jnp.stack([policy, entropy]))
+            return (rows.share * (policy + price)).sum(), (lines * rows.share).sum(1)
+
+        moving = actor.net, actor.log_std, state.log_temperature
+        rows = self._rows(batch, actor, rng.fold_in(key, 0))
+        grads, parts = blocks.sum_rows(lambda rows: jax.grad(loss, has_aux=True)(moving, rows), rows)
+        rate = self.rate(state.updates, batch.steps)
+        (net, log_std, log_temperature), optimiser = self.step(moving, grads, state.actor_optimiser, rate)
+        fields = {"actor": _with(actor, net, log_std, jnp.zeros(())), "log_temperature": log_temperature, "actor_optimiser": optimiser}
+        return Half(fields, {"policy_loss": parts[0], "entropy": parts[1], "temperature": temperature, "learning_rate": rate}, None)
+
+    def update_values(self, state: State, batch: Batch, key: Key) -> Half:
+        """One gradient step of the critics, whose targets follow; ``key`` draws actions at successors."""
+        temperature = self._temperature(state.log_temperature)
+
+        def loss(critics: heads.Several, rows: Rows) -> tuple[Array, tuple[Array, Array]]:
+            values, target = self._judged(state.actor, critics, state.targets, temperature, rows)
+            error = values - target[:, None]
+            squares = 0.5 * (error**2).sum(-1)
+            lines = jax.lax.stop_gradient(jnp.stack([squares, values.mean(-1)]))
+            return (rows.share * rows.weight * squares).sum(), ((lines * rows.share).sum(1), jnp.abs(error).mean(-1))
 
         def gradient(rows: Rows) -> tuple[Any, Array]:
-            grads, (parts, error) = jax.grad(loss, has_aux=True)(moving, rows)
+            grads, (parts, error) = jax.grad(loss, has_aux=True)(state.critics, rows)
             return (grads, parts), error
 
-        moving = actor.net, actor.log_std, state.critics, state.log_temperature
-        (grads, parts), error = blocks.sum_and_map(gradient, rows)
-        rate = self.rate(state.updates, batch.steps)
-        (net, log_std, critics, log_temperature), optimiser = self.step(moving, grads, state.optimiser, rate)
-        after = State(_with(actor, net, log_std, jnp.zeros(())), critics, mixed(state.targets, critics, self.tau), log_temperature,
-                      optimiser, state.updates + 1)
-        metrics = dict(zip(("value_loss", "policy_loss", "entropy", "value"), parts, strict=True))
-        return Updated(after, metrics | {"temperature": temperature, "learning_rate": rate}, error)
+        (grads, parts), error = blocks.sum_and_map(gradient, self._rows(batch, state.actor, rng.fold_in(key, 1)))
+        critics, optimiser = self.step(state.critics, grads, state.critic_optimiser, self.rate(state.updates, batch.steps))
+        fields = {"critics": critics, "targets": mixed(state.targets, critics, self.tau), "critic_optimiser": optimiser,
+                  "updates": state.updates + 1}
+        return Half(fields, {"value_loss": parts[0], "value": parts[1]}, error)
 
     def _temperature(self, log_temperature: Array) -> Array:
         return jnp.exp(log_temperature) if self.auto_temperature else jnp.asarray(self.temperature)
 
-    def _judge(self, actor: Actor, critics: heads.Several, targets: heads.Several, temperature: Array, rows: Rows) -> Judged:
-        """Continuous actions, one sampled at each observation and one at its successor."""
-        data, space = rows.data, actor.action
-        x, following = actor.features(data.obs), actor.features(data.next_obs)
-        next_action, next_log_prob = jax.lax.stop_gradient(actor).squashed(following).sample_with_log_prob(rows.noise[:, 1])
-        target = returns.soft_q_target(data.reward, data.alive, targets(following, next_action).min(-1), next_log_prob, temperature,
-                                       self.discount)
-        action, log_prob = actor.squashed(x).sample_with_log_prob(rows.noise[:, 0])
-        value = jax.lax.stop_gradient(critics)(x, action).min(-1)
-        return Judged(critics(x, from_box(space, data.action)), target, losses.soft_policy(log_prob, value, temperature), -log_prob,
-                      jnp.full_like(log_prob, self.target_entropy * space.size))
+    def _rows(self, batch: Batch, actor: Actor, key: Key) -> Rows:
+        data = flat(batch.data)
+        share = shares(data)
+        noise = rng.normal(key, (*share.shape, actor.action.size)) if isinstance(actor.action, Box) else None
+        return Rows(data, noise, share, jnp.broadcast_to(batch.weight, share.shape))
 
-    def _judge_choices(self, actor: Actor, critics: heads.Several, targets: heads.Several, temperature: Array, rows: Rows) -> Judged:
-        """Choices, all of them weighed by their probabilities."""
-        data, mask = rows.data, nets.mask_of(rows.data.obs)
-        x, following = actor.features(data.obs), actor.features(data.next_obs)
-        next_choices = jax.lax.stop_gradient(actor).choices(following, nets.mask_of(data.next_obs))
-        next_value = returns.soft_value(jax.nn.log_softmax(next_choices.logits), targets(following).min(-1), temperature)
-        choices, values = actor.choices(x, mask), critics(x)
-        best = jax.lax.stop_gradient(values.min(-1))
-        policy = -returns.soft_value(jax.nn.log_softmax(choices.logits), best, temperature)
-        allowed = jnp.full_like(policy, best.shape[-1]) if mask is None else jnp.maximum((mask > 0).sum(-1), 1)
-        return Judged(returns.chosen(jnp.swapaxes(values, -1, -2), data.action[:, None]),
-                      returns.td_target(data.reward, data.alive, next_value, self.discount), policy, choices.entropy(),
-                      self.target_entropy_share * jnp.log(allowed.astype(jnp.float32)))
+    def _climbed(self, actor: Actor, critics: heads.Several, temperature: Array, rows: Rows) -> tuple[Array, Array, Array]:
+        """The policy's loss, its entropy and that which is wanted, [R]: of a sampled action, or of all choices by their probabilities."""
+        x = actor.features(rows.data.obs)
+        if isinstance(actor.action, Box):
+            action, log_prob = actor.squashed(x).sample_with_log_prob(rows.noise)
+            wanted = jnp.full_like(log_prob, self.target_entropy * actor.action.size)
+            return losses.soft_policy(log_prob, critics(x, action).min(-1), temperature), -log_prob, wanted
+        mask = nets.mask_of(rows.data.obs)
+        choices, best = actor.choices(x, mask), critics(x).min(-1)
+        loss = -returns.soft_value(jax.nn.log_softmax(choices.logits), best, temperature)
+        allowed = jnp.full_like(loss, best.shape[-1]) if mask is None else jnp.maximum((mask > 0).sum(-1), 1)
+        return loss, choices.entropy(), self.target_entropy_share * jnp.log(allowed.astype(jnp.float32))
+
+    def _judged(self, actor: Actor, critics: heads.Several, targets: heads.Several, temperature: Array, rows: Rows
+                ) -> tuple[Array, Array]:
+        """Values of what was done, [R, 2], and what they should be, [R]: by a sampled action, or by all choices, at the successor."""
+        data, x, following = rows.data, actor.features(rows.data.obs), actor.features(rows.data.next_obs)
+        if isinstance(actor.action, Box):
+            action, log_prob = actor.squashed(following).sample_with_log_prob(rows.noise)
+            return critics(x, from_box(actor.action, data.action)), returns.soft_q_target(
+                data.reward, data.alive, targets(following, action).min(-1), log_prob, temperature, self.discount)
+        choices = actor.choices(following, nets.mask_of(data.next_obs))
+        value = returns.soft_value(jax.nn.log_softmax(choices.logits), targets(following).min(-1), temperature)
+        return (returns.chosen(jnp.swapaxes(critics(x), -1, -2), data.action[:, None]),
+                returns.td_target(data.reward, data.alive, value, self.discount))
 
 
 def _with(actor: Actor, net: nets.Net, log_std: Array, fresh: Array) -> Actor:

@@ -16,15 +16,27 @@ from shoal.errors import StoreError
 from shoal.loops import Desk
 from shoal.specs import EnvSpec
 from shoal.tensors import filled, named
-from shoal.types import Algorithm, Batch, Key, Metrics, Params, Transition
+from shoal.types import Algorithm, Batch, Key, Metrics, Params, Transition, Tree
 
 _STORE = ".desk.buffer.store"
-_propose = jax.jit(loops.propose)
+_propose, _propose_half = jax.jit(loops.propose), jax.jit(loops.propose_half, static_argnums=0)
 
 
 @partial(jax.jit, static_argnums=1)
 def _init(algorithm: Algorithm, spec: EnvSpec, root: Key) -> Any:
     return algorithm.init(spec, rng.key(root, rng.Stream.INIT))
+
+
+def _learned(algorithm: Any, state: Tree, batch: Batch, key: Key) -> tuple[Tree, Metrics, Any]:
+    """``loops.learn``, where a choice between the learner before and after is one between two names."""
+    if not loops.has_halves(algorithm):
+        new, metrics, priorities = _propose(algorithm, state, batch, key)
+        return state if metrics["refused"] else new, metrics, priorities
+    fields: dict[str, Tree] = {}
+    halves = [_propose_half(name, algorithm, state, batch, key) for name in loops.HALVES]
+    for half in halves:
+        fields |= {} if half.metrics["refused"] else half.fields
+    return state._replace(**fields), loops.joined(*(jax.device_get(half.metrics) for half in halves)), halves[1].priorities
 
 
 @dataclasses.dataclass
@@ -57,13 +69,13 @@ class Apart:
             _, sample = inner.sample(inner.init(*sizes), root)
             updates, every = buffer.pace(0)
             batch = Batch(sample.batch, (), self.algorithm.policy(learner), every / updates, sample.weight)
-            return loops.propose(self.algorithm, learner, batch, root)[1]
+            return loops.learn(self.algorithm, learner, batch, root)[1]
 
         self._names = tuple(sorted(jax.eval_shape(one)))
         return Desk(learner, buffer.init(*sizes), np.zeros((), np.int32))
 
     def study(self, desk: Desk, data: Transition, behaviour: Params, root: Key, iteration: Any, lane: Any = None) -> tuple[Desk, Metrics]:
-        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _propose, self._names, lane)
+        return loops.study_apart(self.algorithm, self.buffer, desk, data, behaviour, root, iteration, _learned, self._names, lane)
 
     # the cut
 

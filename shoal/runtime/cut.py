@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ import numpy as np
 
 from shoal import flow
 from shoal.errors import DivergedError
-from shoal.types import Algorithm, EpisodeEnd, Metrics
+from shoal.ops import serial
+from shoal.types import Algorithm, EpisodeEnd, Metrics, Tree
 
 _MAX_REFUSED = 10
 
@@ -43,6 +45,27 @@ def unpacked(answer: tuple[dict[tuple[str, ...], Any], Any]) -> tuple[dict[str, 
     *given, return_sum, mean_return = np.asarray(floats).tolist()
     episodes, length_sum = np.asarray(answer[1]).tolist()
     return dict(zip(names, given, strict=True)), flow.Count(episodes, length_sum, return_sum, mean_return)
+
+
+def unlimited_numbers(numbers: list[Any], unlimited: tuple[bool, ...]) -> list[Any]:
+    """An algorithm's numbers inside a compiled call, those that are infinite as such: a limit that never bites then costs nothing."""
+    return [math.inf if infinite else x for x, infinite in zip(numbers, unlimited, strict=True)]
+
+
+def shared(policy: Tree, learner: list[Any], after: Any) -> dict[tuple[int, ...], list[Any]]:
+    """A policy's leaves as a compiled call answers them: where they are among ``learner``'s, -1 where they are not, and those, once
+    ``after`` is there.
+    """
+    place, leaves = {id(x): i for i, x in enumerate(learner)}, jax.tree.leaves(policy)
+    where = tuple(place.get(id(x), -1) for x in leaves)
+    return {where: serial.copied([x for x, i in zip(leaves, where, strict=True) if i < 0], after)}
+
+
+def unshared(policy: dict[tuple[int, ...], list[Any]], learner: list[Any]) -> list[Any]:
+    """A policy's leaves: those of the learner that it shares, and its own."""
+    ((where, own),) = policy.items()
+    others = iter(own)
+    return [learner[i] if i >= 0 else next(others) for i in where]
 
 
 def ends(ended: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> list[EpisodeEnd]:

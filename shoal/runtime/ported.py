@@ -22,7 +22,8 @@ from shoal.host_act import acting
 from shoal.loops import Scores
 from shoal.ops import serial
 from shoal.runtime.apart import Apart
-from shoal.runtime.cut import ends, on_device, packed, unpacked, watch
+from shoal.runtime.cut import ends, on_device, packed, shared, unlimited_numbers, unpacked, unshared, watch
+from shoal.runtime.halves import SideBySide, fetching
 from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors, tried
 from shoal.runtime.trace import FOLDER, OFF, Trace
 from shoal.scoring import ENDLESS, evaluate_compiled, evaluate_host
@@ -139,8 +140,8 @@ def _learning(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, policy_
 
     def learn(numbers: list[Any], learner: list[Any], rest: list[Any], data: Transition, memory: Tree, episodes: Episodes,
               behaviour: list[Any], root: Any, iteration: Any, lane: Any) -> Any:
-        numbers = [math.inf if infinite else x for x, infinite in zip(numbers, unlimited, strict=True)]
-        algorithm, state = jax.tree.unflatten(shape, numbers), jax.tree.unflatten(state_shape, learner + rest)
+        algorithm = jax.tree.unflatten(shape, unlimited_numbers(numbers, unlimited))
+        state = jax.tree.unflatten(state_shape, learner + rest)
         params = jax.tree.unflatten(policy_shape, behaviour)
         desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane,
                                     learn_fn=loops.propose if single else loops.learn)
@@ -148,21 +149,11 @@ def _learning(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, policy_
         tally, count = flow.count(state.tally, episodes._replace(ended=episodes.ended & serial.done(learned)))
         told, ints = packed(metrics, count)
         (floats,) = told.values()
-        after, policy = jax.tree.leaves(LearnerState(desk, tally)), jax.tree.leaves(algorithm.policy(desk.learner))
+        after = jax.tree.leaves(LearnerState(desk, tally))
         new, rest = after[:len(learner)], after[len(learner):]
-        place = {id(x): i for i, x in enumerate(new)} if single else {}
-        shared = tuple(place.get(id(x), -1) for x in policy)
-        own = serial.copied([x for x, i in zip(policy, shared, strict=True) if i < 0], floats)
-        return new, rest, {shared: own}, (told, ints)
+        return new, rest, shared(algorithm.policy(desk.learner), new if single else [], floats), (told, ints)
 
     return jax.jit(learn, donate_argnums=2 if single else (1, 2))
-
-
-def _joined(policy: dict[tuple[int, ...], list[Any]], learner: list[Any]) -> list[Any]:
-    """A policy's leaves: those of the learner that it shares, and its own."""
-    ((shared, own),) = policy.items()
-    others = iter(own)
-    return [learner[i] if i >= 0 else next(others) for i in shared]
 
 
 class Ported:
@@ -184,6 +175,8 @@ class Ported:
         self._tree: LearnerState | None = None  # put together when asked for
         self._leaves: list[Any] = []
         self._num_learner, self._single = 0, False
+        self._halves: SideBySide | None = None
+        self._open: tuple[dict[str, float], int] | None = None  # metrics and number of an iteration whose values still learn
         self._state_shape: Any = None
         self.scratch: Path | None = None  # a folder for a buffer in files
         self.logs: Path | None = None  # and one for what workers print
@@ -200,7 +193,9 @@ class Ported:
         self.trace = Trace(folder / FOLDER) if trace else OFF
 
     def init(self, seed: int) -> None:
-        self.seed, self.root, self._refused, self._iteration, self._asked = seed, rng.root(seed), 0, 0, -1
+        self.seed, self.root, self._refused, self._iteration, self._asked, self._open = seed, rng.root(seed), 0, 0, -1, None
+        if self._halves is not None:
+            self._halves.close()
         world = open_world(self.algorithm, self.env, self._make, seed=seed, num_lanes=self.num_lanes, lane_envs=self._lane_envs, policy=())
         self.spec, self._vector = world.spec, world.vector
         if self.algorithm.buffer(self.spec).apart:
@@ -214,9 +209,15 @@ class Ported:
         self._numbers, shape = jax.tree.flatten(self.algorithm)
         if self._apart is None:
             large = sum(x.size for x in self._leaves[:self._num_learner]) >= _LARGE
-            self._single = large and loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
+            single = large and loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
+            halves = loops.has_halves(self.algorithm)
+            self._single = single and not halves  # of halves each is refused by itself
             unlimited = tuple(bool(np.ndim(x) == 0 and x == np.inf) for x in self._numbers)
-            self._learn = _learning(shape, unlimited, jax.tree.structure(self._state), self._policy_shape, self.spec, self._single)
+            self._learn = _learning(shape, unlimited, self._state_shape, self._policy_shape, self.spec, self._single)
+            if single and halves and jax.default_backend() == "cpu" and loops.only_draws(self.algorithm, self.spec, desk.buffer):
+                self._halves = SideBySide(shape, unlimited, jax.tree.structure(desk.learner), self._policy_shape, self.spec,
+                                          self.steps_per_iteration)
+                self._fetch = fetching(shape, unlimited, self._state_shape, self._num_learner, self.spec)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         self._crew = self._crew_fn(world._replace(policy=self._policy_shape), self._params, self._lag)
 
@@ -238,6 +239,7 @@ class Ported:
             except Interrupted:
                 break
             episodes, spent = episodes + done[-1].episodes, time.perf_counter() - begun
+        self._join()
         self._warm = True
         return Report(done, spent, 0.0)
 
@@ -280,6 +282,8 @@ class Ported:
     def _updated(self, chunks: list[Chunk], iteration: int, lane: Any) -> Params:
         data, episodes = beside([c.data for c in chunks], 1), beside([c.episodes for c in chunks], 1)
         behaviour = self._params.versions[chunks[0].version]
+        if self._halves is not None:
+            return self._begun(self._halves, chunks, data, episodes, behaviour, iteration, lane)
         if self._apart is not None:
             desk, metrics = self._apart.study(self._state.desk, data, self._whole(behaviour), self.root, np.int32(iteration), lane)
             tally, count = _count(self._state.tally, episodes)
@@ -294,19 +298,54 @@ class Ported:
             if self._single and (values["refused"] or not values.get("gradient_steps", 1)):
                 new, policy = learner, self._params.versions[iteration]
             else:
-                policy = _joined(policy, new)
+                policy = unshared(policy, new)
             self._leaves, self._tree = new + rest, None
         self._note(values, told, episodes, iteration)
         return policy
 
+    def _begun(self, halves: SideBySide, chunks: list[Chunk], data: Transition, episodes: Episodes, behaviour: list[Any], iteration: int,
+               lane: Any) -> Params:
+        """Learn in halves side by side; the values are waited for once they are needed, and by then metrics are all there."""
+        rest, drawn, answer = self._fetch(self._numbers, self._leaves[self._num_learner:], data, episodes, self.root, np.int32(iteration),
+                                          lane)
+        self._leaves[self._num_learner:], self._tree = rest, None
+        values, told = unpacked(answer)
+        self._join()
+        args = self._numbers, self._leaves[:self._num_learner], beside([c.memory for c in chunks], 0), behaviour, drawn
+        policy = None
+        if values["gradient_steps"]:
+            self._leaves[:self._num_learner], policy = halves.begin(*args)
+            self._open = values, iteration
+        else:
+            values = dict(sorted((values | dict.fromkeys(halves.names(*args), math.nan) | {"refused": 0.0}).items()))
+            self._refused = watch(self._refused, values, iteration)
+        self._tell(values, told, episodes)
+        return self._params.versions[iteration] if policy is None else unshared(policy, self._leaves)
+
+    def _join(self) -> None:
+        """Wait for values that still learn, if there are any."""
+        if self._open is None:
+            return
+        assert self._halves is not None
+        (values, iteration), self._open = self._open, None
+        self._leaves[:self._num_learner], metrics = self._halves.end(self._leaves[:self._num_learner])
+        self._tree = None
+        values |= metrics
+        values |= {name: values.pop(name) for name in sorted(values)}  # in the order of every other path
+        self._refused = watch(self._refused, values, iteration)
+
     def _note(self, values: dict[str, float], told: flow.Count, episodes: Episodes, iteration: int) -> None:
         """What an update came to, for the main loop; too many that were refused stop the run."""
         self._refused = watch(self._refused, values, iteration)
+        self._tell(values, told, episodes)
+
+    def _tell(self, values: dict[str, float], told: flow.Count, episodes: Episodes) -> None:
         ended = ends(*(np.asarray(x) for x in episodes)) if self._stream else []
         self._last = Iteration(values, int(told.episodes), float(told.return_sum), int(told.length_sum), float(told.mean_return), ended)
 
     @property
     def _state(self) -> LearnerState:
+        self._join()
         if self._tree is None:
             self._tree = jax.tree.unflatten(self._state_shape, self._leaves)
         return self._tree
@@ -423,5 +462,7 @@ class Ported:
         return self._crew.ledger(self._iteration)
 
     def close(self) -> None:
+        if self._halves is not None:
+            self._halves.close()
         if self._crew is not None:
             self._crew.close()

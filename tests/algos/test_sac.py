@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import lane, registry
+from shoal import lane, loops, registry
 from shoal.algos import off_policy
 from shoal.algos.sac import SAC
 from shoal.errors import ConfigError
@@ -251,3 +251,22 @@ def test_actions_without_bounds_are_refused(space):
 def test_sac_keeps_an_algorithms_side(env_fn):
     findings = check_algorithm(SAC(num_steps=2, hidden=(8,)), env_fn=env_fn, kinds=(), num_envs=4, must=True)
     assert findings and registry.find("algo", "sac") is SAC
+
+
+# refusing ----------------------------------------------------------------------------------------------------------------
+
+
+def test_each_half_is_refused_by_itself_and_wrong_data_by_both():
+    state, learn = flat_state(), jax.jit(loops.learn)
+
+    def learned(**changed):
+        after, metrics, _ = learn(BASE, state, batch(rows(**changed)), KEY)
+        names = {name for name in state._fields if not same(getattr(after, name), getattr(state, name))}
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(after))
+        return names, float(metrics["refused"])
+
+    policy, values = {"actor", "log_temperature"}, {"critics", "targets", "updates"}  # plain steps have no state
+    assert learned() == (policy | values, 0.0)
+    assert learned(reward=np.full(64, 3e38, np.float32)) == (policy, 1.0)  # finite, but not its square
+    for wrong in (np.nan, np.inf):
+        assert learned(reward=np.full(64, wrong, np.float32)) == (set(), 1.0)
