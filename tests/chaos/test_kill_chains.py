@@ -61,6 +61,7 @@ FLOOR = {
     "gSDE ported (Pendulum-v1)": ["ppo", "Pendulum-v1", *LANES, *NOISE, *every(40_000)],
 }
 KEPT = [*NET, "--num-steps", "4", "--capacity", "20000", "--start-size", "500", "--batch-size", "32", "--update-every", "8"]
+WIDE = [*KEPT, "--hidden", "256,256", "--update-every", "32", "--threads", "2"]  # an update for every chunk of all environments
 LINEAR = ["--basis", "plain", *(flag for flag in KEPT if flag not in ("--hidden", "16"))]
 REPLAY = {
     "DQN fused (cartpole, prioritised)": ["dqn", "cartpole", *KEPT, "--prioritised", *every(400_000)],
@@ -78,6 +79,7 @@ REPLAY = {
     **{f"{algo.upper()} fused (pendulum)": [algo, "pendulum", *KEPT, *every(100_000)] for algo in ("sac", "td3", "ddpg")},
     **{f"{algo.upper()} ported (Pendulum-v1, {store})": [algo, "Pendulum-v1", *LANES, *KEPT, "--store", store, *every(20_000)]
        for algo, store in (("sac", "mapped"), ("td3", "host"), ("ddpg", "device"))},
+    "SAC ported (Pendulum-v1, device, policy and critics side by side)": ["sac", "Pendulum-v1", *LANES, *WIDE, *every(60_000)],
 }
 
 TWO = ["--lane-envs", "4", "--runtime", "processes", "--workers", "2"]
