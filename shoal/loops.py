@@ -126,13 +126,14 @@ def fetch(algorithm: Algorithm, spec: EnvSpec, desk: Desk, data: Transition, roo
     buffer, rows = algorithm.buffer(spec), algorithm.num_steps * data.last.shape[1]
     held, (updates, every) = buffer.add(desk.buffer, lane, data), buffer.pace(rows)
     due, credit = flow.due(desk.credit, rows, updates, every, buffer.ready(held))
-    learn_key, draw_key = (rng.fold_in(rng.key(root, stream, iteration), 0) for stream in (rng.Stream.LEARN, rng.Stream.SAMPLE))
+    draw_key = rng.fold_in(rng.key(root, rng.Stream.SAMPLE, iteration), 0)
 
     def draw(held: Tree) -> tuple[Tree, Array]:
         sample = buffer.sample(held, draw_key)[1]
         return sample.batch, sample.weight
 
     drawn = jax.lax.cond(due > 0, draw, lambda held: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(draw, held)), held)
+    learn_key = rng.fold_in(rng.key(root, rng.Stream.LEARN, serial.held(iteration, drawn[1])), 0)
     return Desk(desk.learner, held, credit), (*drawn, learn_key), {"gradient_steps": due.astype(jnp.float32)} | buffer.metrics(held)
 
 

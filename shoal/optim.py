@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from shoal.ops import blocks
+from shoal.ops import blocks, serial
 from shoal.types import Array, Tree
 
 NAMES = ("adam", "adamw", "sgd", "rmsprop")
@@ -23,11 +23,17 @@ def _transform(name: str, max_grad_norm: Array | float, l2: Array | float, epsil
     }
     if name not in scale:
         raise ValueError(f"optimiser {name!r}: expected one of {', '.join(NAMES)}")
-    decay = optax.add_decayed_weights(l2)  # type: ignore[arg-type]
+    unlimited = _is(max_grad_norm, float("inf"))
+    # gradients that were scaled are rounded as the decay is added, be it of zero
+    decay = optax.identity() if unlimited and _is(l2, 0.0) else optax.add_decayed_weights(l2)  # type: ignore[arg-type]
     # adamw's decay is decoupled from the gradient's scale; everywhere else L2 is part of the gradient
     inner = (scale[name](), decay) if name == "adamw" else (decay, scale[name]())
-    unlimited = isinstance(max_grad_norm, float) and max_grad_norm == float("inf")
     return optax.chain(optax.identity() if unlimited else _clipped(max_grad_norm), *inner)
+
+
+def _is(number: Array | float, nothing: float) -> bool:
+    """Whether a number is known, as the program is compiled, to be one that changes nothing."""
+    return isinstance(number, float) and number == nothing
 
 
 def _adam(epsilon: float, first: float = 0.9, second: float = 0.999) -> optax.GradientTransformation:
@@ -35,7 +41,7 @@ def _adam(epsilon: float, first: float = 0.9, second: float = 0.999) -> optax.Gr
     plain = optax.scale_by_adam(b1=first, b2=second, eps=epsilon)
 
     def update(grads: list[Array], state: optax.ScaleByAdamState, _: Tree = None) -> tuple[list[Array], Tree]:
-        count = state.count + 1
+        count = serial.held(state.count, grads[0]) + 1
         means = [first * m + (1 - first) * g for m, g in zip(state.mu, grads, strict=True)]
         squares = [second * v + (1 - second) * g * g for v, g in zip(state.nu, grads, strict=True)]
         given = 1 - first**count.astype(jnp.float32)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from shoal import heads, nets, optim, rng
 from shoal.algos.off_policy import OffPolicy, anywhere, check_bounded, flat, from_box, mixed, shares, to_box
-from shoal.ops import blocks, dists, losses, returns
+from shoal.ops import blocks, dists, losses, returns, serial
 from shoal.specs import Box, Discrete, EnvSpec, num_features
 from shoal.types import Acted, Array, Batch, Half, Key, Memory, Params, Role, Transition, Tree, Updated, pytree
 
@@ -198,7 +198,7 @@ class SAC(OffPolicy):
         (grads, parts), error = blocks.sum_and_map(gradient, self._rows(batch, state.actor, rng.fold_in(key, 1)))
         critics, optimiser = self.step(state.critics, grads, state.critic_optimiser, self.rate(state.updates, batch.steps))
         fields = {"critics": critics, "targets": mixed(state.targets, critics, self.tau), "critic_optimiser": optimiser,
-                  "updates": state.updates + 1}
+                  "updates": serial.held(state.updates, error) + 1}
         return Half(fields, {"value_loss": parts[0], "value": parts[1]}, error)
 
     def _temperature(self, log_temperature: Array) -> Array:

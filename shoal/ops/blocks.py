@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from shoal.ops import serial
 from shoal.types import Array, Tree
 
 BLOCK_ROWS = 256
@@ -78,7 +79,7 @@ def total(x: Array) -> Array:
 
     def parted(x: Array) -> Array:
         if x.ndim == 2:  # XLA's CPU takes one thread for a product with a vector
-            return jnp.ones(x.shape[0], x.dtype) @ x
+            return jnp.where(serial.done(x), jnp.ones(x.shape[0], x.dtype), 0) @ x
         whole = x.shape[0] // part * part
         first = x[:whole].reshape((-1, part) + x.shape[1:])
         return jax.lax.scan(lambda sums, rows: (sums + rows.sum(0), None), x[whole:].sum(0), first)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from shoal.ops import serial
 from shoal.types import Array, Tree
 
 _WIDTH = 256
@@ -24,7 +25,7 @@ def all_finite(tree: Tree) -> Array:
         seen = []
         for x in leaves:
             whole = x.size // _WIDTH * _WIDTH if x.size >= 16 * _WIDTH else 0
-            seen += [x[:whole].reshape(-1, _WIDTH) @ jnp.zeros(_WIDTH, x.dtype)] if whole else []
+            seen += [x[:whole].reshape(-1, _WIDTH) @ jnp.where(serial.done(x), jnp.zeros(_WIDTH, x.dtype), 1)] if whole else []
             seen += [x[whole:]] if whole < x.size else []
         return plain(seen)
 

@@ -18,6 +18,14 @@ def done(x: Array) -> Array:
     return (first == first) | (first != first)
 
 
+def held(x: Array, first: Array) -> Array:
+    """``x``, once ``first``, of floats, is there: on the CPU, where what could be done at once is counted."""
+    if not first.size:
+        return x
+    return jax.lax.platform_dependent(x, first, cpu=lambda x, first: jnp.where(done(first), x, jnp.zeros_like(x)),
+                                      default=lambda x, first: x)
+
+
 def chosen(flag: Array, yes: Tree, no: Tree) -> Tree:
     """``yes`` or ``no`` by ``flag``, leaf by leaf."""
     def in_turn(flag: Array, yes: Tree, no: Tree) -> Tree:

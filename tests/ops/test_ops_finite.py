@@ -41,3 +41,6 @@ def test_a_choice_in_turn_is_a_choice(flag):
         np.testing.assert_array_equal(leaf, wanted)
     for leaf, wanted in zip(jax.tree.leaves(jax.jit(serial.copied)(yes, odd)), jax.tree.leaves(yes), strict=True):
         np.testing.assert_array_equal(leaf, wanted)
+    for leaf in jax.tree.leaves(yes):
+        for first in (odd, jnp.zeros((0, 3))):
+            np.testing.assert_array_equal(jax.jit(serial.held)(leaf, first), leaf)
