@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from importlib.util import find_spec
 
 from shoal import code_cache
 from shoal.errors import ConfigError
+
+
+_LARGEST, _KEPT = 32 << 20, 64 << 20  # bytes; glibc takes no greater first one
 
 
 def _started() -> bool:
@@ -28,6 +32,7 @@ def prepare(device: str, threads: int) -> None:
         os.environ["NPROC"] = str(threads)  # XLA sizes its thread pool by this; beside a GPU the pool only compiles, on every core
     import jax
 
+    _keep_memory()
     # acting on a few observations takes half as long when the call is not handed to another thread
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     folder = code_cache.folder("xla")
@@ -36,6 +41,14 @@ def prepare(device: str, threads: int) -> None:
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     _confirm(device)
+
+
+def _keep_memory() -> None:
+    """Have glibc keep what is freed for the next call: given back, it comes again page by page and zeroed, at every update."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
+        mallopt(-3, _LARGEST)
+        mallopt(-1, _KEPT)
 
 
 def _on_gpu(device: str, drivers: tuple[str, ...] = ("/dev/nvidiactl", "/dev/kfd")) -> bool:
