@@ -47,9 +47,19 @@ def unpacked(answer: tuple[dict[tuple[str, ...], Any], Any]) -> tuple[dict[str, 
     return dict(zip(names, given, strict=True)), flow.Count(episodes, length_sum, return_sum, mean_return)
 
 
-def unlimited_numbers(numbers: list[Any], unlimited: tuple[bool, ...]) -> list[Any]:
-    """An algorithm's numbers inside a compiled call, those that are infinite as such: a limit that never bites then costs nothing."""
-    return [math.inf if infinite else x for x, infinite in zip(numbers, unlimited, strict=True)]
+def idle(algorithm: Algorithm, **others: float) -> tuple[float | None, ...]:
+    """Which of an algorithm's numbers change nothing as they are: those that are infinite, and ``others``, by name, at another value;
+    None for all that do."""
+    def one(path: tuple[Any, ...], x: Any) -> float | None:
+        nothing = others.get(getattr(path[-1], "name", ""), math.inf)
+        return nothing if np.ndim(x) == 0 and x == nothing else None
+
+    return tuple(one(path, x) for path, x in jax.tree_util.tree_leaves_with_path(algorithm))
+
+
+def with_idle(numbers: list[Any], still: tuple[float | None, ...]) -> list[Any]:
+    """An algorithm's numbers inside a compiled call, the idle ones as such: what they would do is then left out."""
+    return [x if nothing is None else nothing for x, nothing in zip(numbers, still, strict=True)]
 
 
 def shared(policy: Tree, learner: list[Any], after: Any) -> dict[tuple[int, ...], list[Any]]:

@@ -6,42 +6,46 @@ While the values still learn, the next policy is told of and acts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from queue import SimpleQueue
+from threading import Thread, current_thread
 from typing import Any
+from weakref import finalize
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shoal import flow, loops
-from shoal.runtime.cut import packed, shared, unlimited_numbers
+from shoal.ops import serial
+from shoal.runtime.cut import packed, shared, with_idle
 from shoal.specs import EnvSpec
 from shoal.types import Batch, Episodes, Metrics, Transition, Tree
 
 
 @lru_cache(maxsize=64)
-def fetching(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, num_learner: int, spec: EnvSpec) -> Callable[..., Any]:
+def fetching(shape: Any, still: tuple[float | None, ...], state_shape: Any, num_learner: int, spec: EnvSpec) -> Callable[..., Any]:
     """What comes before the halves, compiled: the state but for the learner, what to learn from, metrics and count.
 
     All comes and goes as leaves, as in ``runtime.ported``.
     """
     def fetch(numbers: list[Any], rest: list[Any], data: Transition, episodes: Episodes, root: Any, iteration: Any, lane: Any) -> Any:
-        algorithm = jax.tree.unflatten(shape, unlimited_numbers(numbers, unlimited))
+        algorithm = jax.tree.unflatten(shape, with_idle(numbers, still))
         state = jax.tree.unflatten(state_shape, [None] * num_learner + rest)
         desk, drawn, metrics = loops.fetch(algorithm, spec, state.desk, data, root, iteration, lane)
-        tally, count = flow.count(state.tally, episodes)
+        ended = episodes.ended & serial.done(drawn[1])
+        tally, count = flow.count(state.tally, episodes._replace(ended=ended))
         return jax.tree.leaves(state._replace(desk=desk, tally=tally)), drawn, packed(metrics, count)
 
     return jax.jit(fetch, donate_argnums=1)
 
 
 @lru_cache(maxsize=64)
-def _half(name: str, shape: Any, unlimited: tuple[bool, ...], learner_shape: Any, policy_shape: Any, spec: EnvSpec, rows: int
+def _half(name: str, shape: Any, still: tuple[float | None, ...], learner_shape: Any, policy_shape: Any, spec: EnvSpec, rows: int
           ) -> Callable[..., Any]:
     """A half, compiled: leaves of the learner by their places, metrics, and of the first half the next policy as ``shared`` has it."""
     def learn(numbers: list[Any], learner: list[Any], memory: Tree, behaviour: list[Any], drawn: Any) -> Any:
-        algorithm, state = jax.tree.unflatten(shape, unlimited_numbers(numbers, unlimited)), jax.tree.unflatten(learner_shape, learner)
+        algorithm, state = jax.tree.unflatten(shape, with_idle(numbers, still)), jax.tree.unflatten(learner_shape, learner)
         (data, weight, key), (updates, every) = drawn, algorithm.buffer(spec).pace(rows)
         batch = Batch(data, memory, jax.tree.unflatten(policy_shape, behaviour), every / updates, weight)
         half = loops.propose_half(name, algorithm, state, batch, key)
@@ -57,14 +61,19 @@ def _half(name: str, shape: Any, unlimited: tuple[bool, ...], learner_shape: Any
 
 
 class SideBySide:
-    """The halves of one engine's updates: the second one runs on a thread of its own, from ``begin`` to ``end``."""
+    """The halves of one engine's updates. The second ones run on a thread of their own, where the next may wait before one is done, so
+    that nobody need wake for it; at most two are under way."""
 
     def __init__(self, *what: Any):
         self._compiled = [_half(name, *what) for name in loops.HALVES]
-        self._aside = ThreadPoolExecutor(1, thread_name_prefix="shoal-values")
-        self._second: Future[Any] | None = None
+        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._under_way = 0
         self._first: Metrics = {}
         self._names: tuple[str, ...] = ()
+        thread = Thread(target=_second_halves, args=(self._compiled[1], self._jobs, self._done), name="shoal-values", daemon=True)
+        self.close = finalize(self, _ended, self._jobs, thread)  # at the latest as Python ends
+        thread.start()
 
     def names(self, *args: Any) -> tuple[str, ...]:
         """The metrics of an update that would begin with ``args``."""
@@ -73,23 +82,58 @@ class SideBySide:
             self._names = tuple(sorted({*told[0], *told[1]}))
         return self._names
 
+    def offer(self, numbers: list[Any], learner: list[Any], *args: Any) -> None:
+        """Have the values learn, as soon as those of the update before have; they follow those, whatever ``learner`` knows of them."""
+        self._jobs.put((self._under_way > 0, numbers, learner, *args))
+        self._under_way += 1
+
     def begin(self, numbers: list[Any], learner: list[Any], *args: Any) -> tuple[list[Any], Any]:
-        """Learn; answers the learner with its policy, and that policy, or None where that half is refused."""
-        self._second = self._aside.submit(self._compiled[1], numbers, learner, *args)
+        """Have the policy learn; answers the learner with it, and the policy, or None where that half is refused."""
         changed, told, policy = self._compiled[0](numbers, learner, *args)
         self._first = _plain(told)
         return (learner, None) if self._first["refused"] else (_placed(learner, changed), policy)
 
     def end(self, learner: list[Any]) -> tuple[list[Any], Metrics]:
-        """The learner with its values, too, and the update's metrics; waits for them."""
-        assert self._second is not None
-        second, self._second = self._second, None
-        changed, told, _ = second.result()
-        metrics = _plain(told)
+        """The learner with the values of the oldest update under way, too, and that update's metrics; waits for them."""
+        changed, metrics = self._next()
         return learner if metrics["refused"] else _placed(learner, changed), loops.joined(self._first, metrics)
 
-    def close(self) -> None:
-        self._aside.shutdown(wait=False)
+    def forget(self) -> None:
+        """Whatever is under way counts for nothing."""
+        for _ in range(self._under_way):
+            self._done.get()
+        self._under_way = 0
+
+    def _next(self) -> Any:
+        found = self._done.get()
+        self._under_way -= 1
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def _second_halves(half: Callable[..., Any], jobs: SimpleQueue[Any], done: SimpleQueue[Any]) -> None:
+    """What the thread of the values does, until there is None to do."""
+    found: Any
+    last: Any = None  # what changed in the newest update that was accepted, and that others may not know of yet
+    while (job := jobs.get()) is not None:
+        follows, numbers, learner, *args = job
+        try:
+            last = last if follows else None
+            changed, told, _ = half(numbers, learner if last is None else _placed(learner, last), *args)
+            metrics = _plain(told)
+            last, found = last if metrics["refused"] else changed, (changed, metrics)
+        except BaseException as error:  # its place is where the values are waited for
+            found = error
+        # while everybody else waits: to let go of an array is to let go of Python's lock, and who has been woken would take it
+        del job, learner, args
+        done.put(found)
+
+
+def _ended(jobs: SimpleQueue[Any], thread: Thread) -> None:
+    jobs.put(None)
+    if thread is not current_thread():
+        thread.join()
 
 
 def _plain(told: dict[tuple[str, ...], Any]) -> dict[str, float]:

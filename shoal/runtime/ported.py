@@ -22,7 +22,7 @@ from shoal.host_act import acting
 from shoal.loops import Scores
 from shoal.ops import serial
 from shoal.runtime.apart import Apart
-from shoal.runtime.cut import ends, on_device, packed, shared, unlimited_numbers, unpacked, unshared, watch
+from shoal.runtime.cut import ends, idle, on_device, packed, shared, unpacked, unshared, watch, with_idle
 from shoal.runtime.halves import SideBySide, fetching
 from shoal.runtime.lanes import World, beside, from_tensors, make_lanes, open_world, part, record_like, to_tensors, tried
 from shoal.runtime.trace import FOLDER, OFF, Trace
@@ -127,20 +127,19 @@ _draw_step = jax.jit(lambda algorithm, spec, key, size: algorithm.draw(spec, key
 
 
 @lru_cache(maxsize=64)
-def _learning(shape: Any, unlimited: tuple[bool, ...], state_shape: Any, policy_shape: Any, spec: EnvSpec, single: bool
+def _learning(shape: Any, still: tuple[float | None, ...], state_shape: Any, policy_shape: Any, spec: EnvSpec, single: bool
               ) -> Callable[..., Any]:
     """One iteration's learning, compiled as a whole: learner, the rest of the state, next policy, metrics, count.
 
     All comes and goes as leaves, and numbers in two arrays: modules are taken apart by Python, and with small networks that takes
-    longer than learning does. ``unlimited``: which of the algorithm's numbers are infinite; a limit that never bites then costs nothing,
-    such as a norm of all gradients, which the optimiser would wait for. ``single``: at most one update is due, which its caller accepts or
-    refuses, as is quicker with many weights; so the learner before it is left as it is, and what the policy has in common with the one
-    after it is that learner's own.
+    longer than learning does. ``still``: see ``cut.idle``; a norm of all gradients, for one, would be waited for by the optimiser.
+    ``single``: at most one update is due, which its caller accepts or refuses, as is quicker with many weights; so the learner before it
+    is left as it is, and what the policy has in common with the one after it is that learner's own.
     """
 
     def learn(numbers: list[Any], learner: list[Any], rest: list[Any], data: Transition, memory: Tree, episodes: Episodes,
               behaviour: list[Any], root: Any, iteration: Any, lane: Any) -> Any:
-        algorithm = jax.tree.unflatten(shape, unlimited_numbers(numbers, unlimited))
+        algorithm = jax.tree.unflatten(shape, with_idle(numbers, still))
         state = jax.tree.unflatten(state_shape, learner + rest)
         params = jax.tree.unflatten(policy_shape, behaviour)
         desk, metrics = loops.study(algorithm, spec, state.desk, data, memory, params, root, iteration, lane,
@@ -212,12 +211,13 @@ class Ported:
             single = large and loops.at_most_one(self.algorithm, self.spec, self.steps_per_iteration)
             halves = loops.has_halves(self.algorithm)
             self._single = single and not halves  # of halves each is refused by itself
-            unlimited = tuple(bool(np.ndim(x) == 0 and x == np.inf) for x in self._numbers)
-            self._learn = _learning(shape, unlimited, self._state_shape, self._policy_shape, self.spec, self._single)
+            still = idle(self.algorithm)
+            self._learn = _learning(shape, still, self._state_shape, self._policy_shape, self.spec, self._single)
             if single and halves and jax.default_backend() == "cpu" and loops.only_draws(self.algorithm, self.spec, desk.buffer):
-                self._halves = SideBySide(shape, unlimited, jax.tree.structure(desk.learner), self._policy_shape, self.spec,
+                still = idle(self.algorithm, l2=0.0)
+                self._halves = SideBySide(shape, still, jax.tree.structure(desk.learner), self._policy_shape, self.spec,
                                           self.steps_per_iteration)
-                self._fetch = fetching(shape, unlimited, self._state_shape, self._num_learner, self.spec)
+                self._fetch = fetching(shape, still, self._state_shape, self._num_learner, self.spec)
         self._acting = acting(self.algorithm, self.spec, self._lane_envs)
         self._crew = self._crew_fn(world._replace(policy=self._policy_shape), self._params, self._lag)
 
@@ -310,9 +310,15 @@ class Ported:
                                           lane)
         self._leaves[self._num_learner:], self._tree = rest, None
         values, told = unpacked(answer)
-        self._join()
-        args = self._numbers, self._leaves[:self._num_learner], beside([c.memory for c in chunks], 0), behaviour, drawn
-        policy = None
+        given, policy = (beside([c.memory for c in chunks], 0), behaviour, drawn), None
+        if values["gradient_steps"]:
+            halves.offer(self._numbers, self._leaves[:self._num_learner], *given)
+        try:
+            self._join()
+        except BaseException:
+            halves.forget()
+            raise
+        args = self._numbers, self._leaves[:self._num_learner], *given
         if values["gradient_steps"]:
             self._leaves[:self._num_learner], policy = halves.begin(*args)
             self._open = values, iteration

@@ -8,11 +8,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from shoal import loops
 from shoal.algos.sac import SAC
 from shoal.algos.td3 import TD3
 from shoal.envs import make
 from shoal.errors import DivergedError
-from shoal.runtime import ported
+from shoal.runtime import halves, ported
 from shoal.types import Limits
 
 SMALL = {"num_steps": 1, "capacity": 64, "start_size": 4, "batch_size": 8, "hidden": (8,), "horizon": 100.0}
@@ -88,15 +89,25 @@ def test_a_refused_update_leaves_everything_as_it_was(monkeypatch, agent):
 
 
 def test_values_that_fail_aside_are_heard_of(monkeypatch):
+    whole, fails = halves._half, False
+
+    def failing_at_times(name, *what):
+        half = whole(name, *what)
+
+        def learn(*args):
+            if fails and name == loops.HALVES[1]:
+                raise RuntimeError("no values today")
+            return half(*args)
+
+        return learn
+
+    monkeypatch.setattr(halves, "_half", failing_at_times)
     made = engine(monkeypatch, True, AGENTS["sac"])
     advance(made, 20)
-
-    def failing(*args):
-        raise RuntimeError("no values today")
-
-    made._halves._compiled[1] = failing
+    fails = True
     with pytest.raises(RuntimeError, match="no values today"):
-        advance(made, 1)
+        advance(made, 5, at_once=5)
+    assert made._halves._under_way == 0
     made.close()
 
 
