@@ -60,8 +60,9 @@ so that a policy is used for as long as the peers use theirs. CleanRL's JAX scri
 as measured earlier on such a machine: CleanRL ran 1.19 times as fast as Stable-Baselines3, so shoal is held to 3 × 1.19 of the
 latter's rate with one environment, and to 6 × 1.19 of the same rate with eight; PureJaxRL's compiled DQN ran at 32 k steps/s there,
 and rejax's with the same settings stands for it here. All SAC rows: 256×256 networks, twin critics, batches of 256, one update per
-environment step, 100,000 rows of replay. *The limit* there is no peer: as many products of 256³ as an update of either has, four at a
-time, in XLA on both cores, with no environment, no replay, no loss and no optimiser around them.
+environment step, 100,000 rows of replay; shoal's policy and critics learn on a core each, with `--threads 1` for XLA's part in them and
+with 2. *The limit* there is no peer: as many products of 256³ as an update of either has, half of them on each of two cores, with no
+environment, no replay, no loss and no optimiser around them, and nobody waiting for anybody.
 
 All rows of tables: learning rate 0.1, epsilon 0.1, 64-bit floats. The loop by hand keeps nothing but the table, and breaks ties to the
 first action, so that it learns nothing on FrozenLake 8×8 and its branches are easy to predict; shoal draws by address, breaks ties at

@@ -72,18 +72,19 @@ def bench_dqn_fused(seconds: float) -> bool:
 
 
 def bench_sac(seconds: float) -> bool:
-    """SAC on Gymnasium's Pendulum-v1: shoal with one and two threads, Stable-Baselines3 with two, SBX with as many as JAX takes.
+    """SAC on Gymnasium's Pendulum-v1: shoal, XLA having one thread or two; Stable-Baselines3 with two, SBX with as many as JAX takes.
 
-    The faster of shoal's two is the claim. Beside them a limit of the machine: the products of an update, and nothing else.
+    The faster of shoal's two is the claim; policy and values learn side by side in both. Beside them a limit of the machine: the products
+    of an update on two threads, and nothing else.
     """
     name = "SAC, Gymnasium Pendulum-v1, 1 env, an update per step, one process"
     works, python = {"Stable-Baselines3": Work(name, 1, 1, 2.5), "SBX": Work(name, 1, 1, 1.5)}, peers.python("t1")
     args = ["--work", "sac", "--seconds", str(seconds)]
     workers: list[Worker] = []
     try:
-        workers.append(_shoal("ported, 1 thread", args, "ported"))
+        workers.append(_shoal("ported, --threads 1", args, "ported"))
         workers.append(Worker("SBX", python, "sb3_worker", [*args, "--path", "sbx"], _CPU))
-        workers.append(_shoal("ported, 2 threads", args, "ported", 2))
+        workers.append(_shoal("ported, --threads 2", args, "ported", 2))
         workers.append(Worker("Stable-Baselines3", python, "sb3_worker", [*args, "--threads", "2"], {"OMP_NUM_THREADS": "2"}))
         workers.append(Worker(_PRODUCTS, sys.executable, "products_worker", args, _CPU))
         kept, dropped = rounds(workers)

@@ -63,7 +63,8 @@ class Plan:
     device: str = "auto"
     """auto, cpu or gpu."""
     threads: int = 1
-    """Threads XLA may use on the CPU; changes speed, never a bit. Small networks are fastest with 1."""
+    """Threads XLA may use on the CPU for one call; changes speed, never a bit. Small networks and SAC, which makes two calls at once, are
+    fastest with 1."""
     max_episode_steps: int = 0
     """Truncate episodes after this many steps (0: the environment's own limit)."""
     sticky_actions: float = 0.0
