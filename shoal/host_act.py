@@ -61,7 +61,7 @@ class _Traced:
             run: Any = bound[1]
             if self.is_plain and type(obs) is np.ndarray is type(noise):
                 return Acted(run([obs, noise])[0], (), ())
-            return jax.tree.unflatten(self.out, run(jax.tree.leaves((memory, obs, noise))))
+            return jax.tree.unflatten(self.out, run([np.asarray(x) for x in jax.tree.leaves((memory, obs, noise))]))
 
         return act
 
@@ -137,10 +137,6 @@ def _operation(equation: Any) -> Callable[..., Any] | None:
         return _broadcast(given["shape"], given["broadcast_dimensions"])
     if name in ("reshape", "squeeze", "expand_dims"):
         return None if given.get("dimensions") and name == "reshape" else lambda x: x.reshape(shape)
-    if name == "slice":
-        starts, limits, strides = given["start_indices"], given["limit_indices"], given["strides"] or (1,) * len(shape)
-        index = tuple(slice(*part) for part in zip(starts, limits, strides, strict=True))
-        return lambda x: x[index]
     if name == "select_n" and len(equation.invars) == 3:
         return lambda which, no, yes: np.where(which, yes, no)
     if name == "dot_general":
@@ -172,6 +168,7 @@ class _Program:
         self.start: list[Any] = []  # values known from the beginning; None for the others
         self.missing: set[str] = set()  # what NumPy has no call for
         self._products = 0
+        self._cuts: dict[int, tuple[int, tuple[Any, ...]]] = {}  # of what, and how, each cut was made
         self._plan: _Plan | None = None
         self.inputs = [self._place() for _ in closed.jaxpr.invars]
         self.outputs = self._add(closed.jaxpr, closed.consts, self.inputs)
@@ -198,9 +195,32 @@ class _Program:
                 body, constants = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, [])
                 places |= zip(equation.outvars, self._add(body, constants, into), strict=True)
                 continue
+            if (cut := self._cut(equation, into)) is not None:
+                places[equation.outvars[0]] = cut
+                continue
             places |= {v: self._place() for v in equation.outvars}
             self._line(equation, tuple(into), places[equation.outvars[0]])
         return [find(v) for v in jaxpr.outvars]
+
+    def _cut(self, equation: Any, into: list[int]) -> int | None:
+        """Where the part that a slice takes is, each taken once; one number of it, as a slice and a squeeze take, is one part."""
+        name, params = equation.primitive.name, equation.params
+        if name == "slice":
+            strides = params["strides"] or (1,) * len(params["start_indices"])
+            source, index = into[0], tuple(zip(params["start_indices"], params["limit_indices"], strides, strict=True))
+        elif name == "squeeze" and into[0] in self._cuts:
+            source, cut = self._cuts[into[0]]
+            if any(type(part) is int for part in cut):
+                return None
+            index = tuple(part[0] if axis in params["dimensions"] else part for axis, part in enumerate(cut))
+        else:
+            return None
+        if (source, index) not in self._cuts.values():
+            taken = *(part if type(part) is int else slice(*part) for part in index), ...  # of one number, still an array
+            place = self._place()
+            self.lines.append(_Line(lambda x: x[taken], (source,), place, False))
+            self._cuts[place] = source, index
+        return next(place for place, cut in self._cuts.items() if cut == (source, index))
 
     def _line(self, equation: Any, given: tuple[int, ...], out: int) -> None:
         name, operation = equation.primitive.name, _operation(equation)
@@ -255,11 +275,11 @@ class _Plan(NamedTuple):
     outputs: list[int]
 
     def bind(self, values: list[Any]) -> Callable[[list[Any]], list[Any]]:
-        """The second part as a function of the inputs: keeping a value is appending it."""
+        """The second part as a function of the inputs, which are arrays: keeping a value is appending it."""
         known, calls, outputs = [values[place] for place in self.known], self.calls, self.outputs
 
         def run(leaves: list[Any]) -> list[Any]:
-            values = known + [np.asarray(x) for x in leaves]
+            values = known + leaves
             for call in calls:
                 values.append(call(values))
             return [values[place] for place in outputs]

@@ -41,7 +41,7 @@ def _adam(epsilon: float, first: float = 0.9, second: float = 0.999) -> optax.Gr
     plain = optax.scale_by_adam(b1=first, b2=second, eps=epsilon)
 
     def update(grads: list[Array], state: optax.ScaleByAdamState, _: Tree = None) -> tuple[list[Array], Tree]:
-        count = serial.held(state.count, grads[0]) + 1
+        count = serial.held(state.count, grads[0]) + 1 if len(grads) > 1 else state.count + 1
         means = [first * m + (1 - first) * g for m, g in zip(state.mu, grads, strict=True)]
         squares = [second * v + (1 - second) * g * g for v, g in zip(state.nu, grads, strict=True)]
         given = 1 - first**count.astype(jnp.float32)

@@ -140,6 +140,24 @@ def test_what_is_known_is_not_computed_again():
     assert len(calls) == 5  # one addition per step
 
 
+@pytest.mark.parametrize(("fn", "parts"), [
+    (lambda x: (x[:, 1] - x[:, 2]) * x[:, 1] + x[:, 2], 4),  # two slices, which lead to two columns
+    (lambda x: x[:, 1:3] + x[:, 1:3] * x[:, 2:4], 2),
+    (lambda x: jax.lax.slice(x, (0, 0), (3, 4), (2, 2)) * jax.lax.slice(x, (0, 1), (3, 4), (2, 2)), 2),
+    (lambda x: x[1] + x[2, :] * x[1, 2], 6),
+    (lambda x: jnp.squeeze(x[1:2, 3:4], 0) + x[:1, 3], 4),
+    (lambda x: jax.lax.squeeze(jax.lax.squeeze(x[1:2, 3:4], (1,)), (0,)), 2),
+    (lambda x: x[1, 2], 2),
+], ids=["columns", "overlap", "strides", "rows", "either", "twice", "number"])
+def test_a_part_is_taken_once(fn, parts):
+    x = np.random.default_rng(4).normal(size=(3, 4)).astype(np.float32)
+    program = host_act._Program(jax.make_jaxpr(fn)(x))
+    assert program.fits and len(program._cuts) == parts
+    (ours,) = program.bind([])([x])
+    assert type(ours) is np.ndarray
+    np.testing.assert_array_equal(ours, np.asarray(fn(jnp.asarray(x))))
+
+
 def test_the_size_that_decides_is_the_lanes():
     algorithm = PPO(hidden=(128, 128))
     chosen = [host_act.acting(*case(algorithm, BOX, Discrete(2))[:2], size).__name__ for size in (4, 64)]
