@@ -47,6 +47,8 @@ def train(env: str, path: str, steps: int, seeds: list[int], algo: str = "ppo", 
         with tempfile.TemporaryDirectory() as folder:
             agent = registry.find("algo", plan.algo)(**plan.algorithm)
             run = shoal.train(agent, plan.env, runtime=runtime, out=Path(folder) / "run", team=plan.team, **settings)
+            if (why := run.result["stopped_by"]).startswith("SIG"):
+                raise SystemExit(f"{algo} {env} seed {seed}: {why} after {run.result['steps']:,} steps; no row is written")
             yield run.result
 
 

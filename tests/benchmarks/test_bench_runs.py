@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -29,6 +33,19 @@ def test_a_second_seed_in_a_compiled_program_equals_the_command_line(tmp_path):
     assert (second["params_sha256"], second["eval_return"]) == (told["params_sha256"], told["eval_return"])
     assert second["params_sha256"] != first["params_sha256"]
     assert second["steps"] == told["steps"] == 1024
+
+
+def test_a_run_that_is_told_to_stop_is_no_result():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def stop():
+        while signal.getsignal(signal.SIGTERM) is before:  # until the run hears it
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(SystemExit, match="ppo cartpole seed 3: SIGTERM after .* steps; no row is written"):
+        list(training.train("cartpole", "ported", 10**9, [3, 4], **_SMALL))
 
 
 _WITHOUT = """
