@@ -215,12 +215,12 @@ class _Program:
             index = tuple(part[0] if axis in params["dimensions"] else part for axis, part in enumerate(cut))
         else:
             return None
-        if (source, index) not in self._cuts.values():
-            taken = *(part if type(part) is int else slice(*part) for part in index), ...  # of one number, still an array
-            place = self._place()
+        place = next((place for place, known in self._cuts.items() if known == (source, index)), None)
+        if place is None:
+            place, taken = self._place(), (*(part if type(part) is int else slice(*part) for part in index), ...)  # an array, even of one
             self.lines.append(_Line(lambda x: x[taken], (source,), place, False))
             self._cuts[place] = source, index
-        return next(place for place, cut in self._cuts.items() if cut == (source, index))
+        return place
 
     def _line(self, equation: Any, given: tuple[int, ...], out: int) -> None:
         name, operation = equation.primitive.name, _operation(equation)

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from shoal import code_cache
 from shoal.errors import ConfigError
 
-
 _LARGEST, _KEPT = 32 << 20, 64 << 20  # bytes; glibc takes no greater first one
 
 
