@@ -32,12 +32,15 @@ def of(rows: Array, weight: Array) -> Moments:
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """Of both together. Chan, Golub & LeVeque (1979), eq. 2.1, in terms of variances."""
+    """Of both together. Chan, Golub & LeVeque (1979), eq. 2.1, in terms of variances.
+
+    Every sum has one product at most. Of two, a compiler may round either, and for one agent alone it chose otherwise than for several.
+    """
     count = a.count + b.count
     share = b.count / jnp.maximum(count, 1.0)
     delta = b.mean - a.mean
-    variance = (1.0 - share) * a.variance + share * b.variance + share * (1.0 - share) * delta**2
-    return Moments(count, a.mean + share * delta, variance)
+    change = (b.variance - a.variance) + (1.0 - share) * delta**2
+    return Moments(count, a.mean + share * delta, jnp.maximum(a.variance + share * change, 0.0))
 
 
 def normalise(moments: Moments, x: Array, limit: float = 10.0) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,6 +49,16 @@ def test_weights_count_rows():
     assert float(nothing.count) == 0
     assert_close(moments.merge(of(rows), nothing), 3, rows.mean(0), rows.var(0))  # merging nothing changes nothing
     assert_close(moments.merge(nothing, of(rows)), 3, rows.mean(0), rows.var(0))
+
+
+@pytest.mark.parametrize("level", [1, 3])  # the least effort that keeps bits, and what users have
+def test_one_agent_merges_to_the_same_bits_alone_as_beside_another(level):
+    draw = np.random.default_rng(2)
+    merged = jax.jit(jax.vmap(moments.merge), compiler_options={"xla_backend_optimization_level": level})
+    for _ in range(200):
+        two = [moments.Moments(*draw.uniform(1, 30, (3, 2)).astype(np.float32)) for _ in "ab"]
+        alone = merged(*jax.tree.map(lambda x: x[:1], two))
+        jax.tree.map(np.testing.assert_array_equal, alone, jax.tree.map(lambda x: x[:1], merged(*two)))
 
 
 def test_variance_survives_a_large_mean():
