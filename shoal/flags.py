@@ -15,6 +15,7 @@ _NEGATIVE = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
 _SPECIAL = {"plugins": ("--plugin", "MODULE"), "env_options": ("--env-option", "KEY=VALUE")}
 _NOT_FLAGS = ("algo", "env", "algorithm")
 _METAVAR = {"int": "N", "float": "X"}
+_BARE = ("--algo", "--env", "--dir")  # what stands without a flag
 RENDERS = ("text", "rgb", "gif")
 
 
@@ -40,7 +41,8 @@ class Parser(argparse.ArgumentParser):
         given, names, unknown = self.split(argv)
         if unknown:
             flag = unknown[0].split("=")[0]
-            raise ConfigError(f"unknown flag {flag}{nearest(flag, self.flags())}")
+            hint = f"; usage: {self.usage}" if flag in _BARE else nearest(flag, self.flags())
+            raise ConfigError(f"unknown flag {flag}{hint}")
         if len(names) > most and "help" not in given:
             raise ConfigError(f"unexpected argument {names[most]!r}; usage: {self.usage}")
         return given, names

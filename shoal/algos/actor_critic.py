@@ -160,6 +160,7 @@ class ActorCritic:
 
     def init(self, spec: EnvSpec, key: Key) -> State:
         """Fresh weights; consumes ``key``."""
+        dists.check_state_noise(self.state_noise, spec)
         num_inputs, num_outputs = num_features(spec.obs), dists.num_outputs(spec.action)
         actor_key, critic_key = jax.random.split(key)
         net = self._net(spec, num_outputs, actor_key, gain=0.01)
@@ -188,7 +189,7 @@ class ActorCritic:
 
     def draw(self, spec: EnvSpec, key: Key, shape: tuple[int, ...]) -> Array:
         """Noise for ``shape`` actions; consumes ``key``."""
-        if self.state_noise and isinstance(spec.action, Box):
+        if self.state_noise:
             return dists.StateDependent.noise(key, shape, self.noise_every)
         return dists.noise(spec.action, key, shape)
 

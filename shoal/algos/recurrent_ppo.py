@@ -105,6 +105,7 @@ class RecurrentPPO(PPO):
 
     def init(self, spec: EnvSpec, key: Key) -> Any:
         """Fresh weights; consumes ``key``."""
+        dists.check_state_noise(self.state_noise, spec)
         width, size = self.hidden[-1] if self.hidden else self.memory_size, self.memory_size
 
         def tower(key: Key, num_outputs: int, gain: float) -> Tower:

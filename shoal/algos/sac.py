@@ -113,6 +113,7 @@ class SAC(OffPolicy):
         name, num_inputs, options = self.net_name(spec), num_features(spec.obs), self.net_options(spec)
         actor_key, critic_key = jax.random.split(key)
         make: Any
+        dists.check_state_noise(self.state_noise, spec)
         if isinstance(spec.action, Discrete):
             num_outputs, make, sizes = spec.action.num, heads.Values, (num_inputs, spec.action.num)
         else:
@@ -120,7 +121,7 @@ class SAC(OffPolicy):
             num_outputs = size if self.state_noise else 2 * size
             make, sizes = heads.Critic, (num_inputs, size)
         net = nets.make(name, num_inputs, num_outputs, key=actor_key, gain=0.01, **options)
-        shape = (net.latent_size(num_inputs), num_outputs) if self.state_noise and isinstance(spec.action, Box) else ()
+        shape = (net.latent_size(num_inputs), num_outputs) if self.state_noise else ()
         actor = Actor(net, jnp.full(shape, self.log_std), jnp.full((), float(self.warm_up)), spec.obs, spec.action)
         critics = heads.Several(lambda key: make(name, *sizes, key=key, **options), 2, key=critic_key)
         log_temperature = jnp.log(jnp.maximum(self.temperature, 1e-8))

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.specs import Box, Discrete, MultiBinary, MultiDiscrete
+from shoal.errors import ConfigError
+from shoal.specs import Box, Discrete, EnvSpec, MultiBinary, MultiDiscrete
 from shoal.types import Array, Key
 
 _MASKED = -1e9  # finite: an all-masked row stays a number
@@ -152,6 +153,12 @@ class Bernoulli(NamedTuple):
 
     def entropy(self) -> Array:
         return jnp.sum(jax.nn.softplus(-self.logits) + (1.0 - jax.nn.sigmoid(self.logits)) * self.logits, axis=-1)
+
+
+def check_state_noise(wanted: bool, spec: EnvSpec) -> None:
+    """Only numbers have a spread: of choices, noise that is a function of the state would change nothing."""
+    if wanted and not isinstance(spec.action, Box):
+        raise ConfigError(f"state_noise: expects actions that are real numbers, got {spec.action} of env {spec.name!r}; leave it out")
 
 
 class StateDependent(NamedTuple):

@@ -12,9 +12,13 @@ import pytest
 from shoal.algos.a2c import A2C
 from shoal.algos.actor_critic import weights, with_weights
 from shoal.algos.impala import IMPALA
+from shoal.algos.ppo import PPO
+from shoal.algos.recurrent_ppo import RecurrentPPO
 from shoal.algos.reinforce import REINFORCE
+from shoal.algos.sac import SAC
+from shoal.errors import ConfigError
 from shoal.runtime.cut import on_device
-from shoal.specs import Box, Discrete, EnvSpec
+from shoal.specs import Box, Discrete, EnvSpec, MultiDiscrete
 from shoal.types import Batch, Transition
 
 SPEC = EnvSpec("toy", Box((3,)), Discrete(3))
@@ -175,3 +179,10 @@ def test_normalised_weights_do_not_see_the_scale_of_rewards():
     larger = batch._replace(data=batch.data._replace(reward=10 * batch.data.reward))
     one, ten = (agent.update(state, b, KEY).state.actor.net for b in (batch, larger))
     assert_close(one, ten)
+
+
+@pytest.mark.parametrize("kind", [A2C, IMPALA, REINFORCE, PPO, RecurrentPPO, SAC])
+@pytest.mark.parametrize("action", [Discrete(3), MultiDiscrete((2, 3))])
+def test_noise_of_the_state_is_refused_where_actions_are_choices(kind, action):
+    with pytest.raises(ConfigError, match=r"^state_noise: expects actions that are real numbers, got .* of env 'choices'; leave it out$"):
+        kind(state_noise=True).init(EnvSpec("choices", Box((3,)), action), KEY)

@@ -85,6 +85,8 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*TRAIN, "--env-option", "gravit=3"), ("'gravit'", "'gravity'", "--env-option")),
     ((*TRAIN, "--env-option", "gravity=strong"), ("gravity = 'strong'", "a number")),
     ((*TRAIN, "--env-option", "gravity"), ("gravity", "KEY=VALUE")),
+    (("train", "--algo", "ppo", "--env", "cartpole"), ("unknown flag --algo; usage: shoal train ppo ENV [flags]",)),
+    (("eval", "--dir", "run"), ("unknown flag --dir; usage: shoal eval DIR [flags]",)),
     ((*TRAIN, "--config", "no.toml"), ("no config file 'no.toml'", "did you mean")),
     ((*TRAIN, "--config", "malformed.toml"), ("malformed.toml", "not valid TOML", "line 1")),
     ((*TRAIN, "--config", "."), ("no config file '.'",)),
