@@ -23,7 +23,7 @@ from shoal.monitor.progress import Progress
 from shoal.monitor.sinks import CsvSink, JsonlSink, last_step
 from shoal.monitor.window import Window
 from shoal.plan import Plan, cadence, check, check_horizon, decided, free_folder, log_interval
-from shoal.runtime.device import Compilations, describe
+from shoal.runtime.device import Compilations, describe, prepare
 from shoal.signals import Signals
 from shoal.types import Algorithm, Env, HostEnv, Iteration, Limits
 
@@ -62,6 +62,7 @@ class MainLoop:
 
     def _prepare(self) -> None:
         """Make the engine, which compiles nothing yet: whatever cannot work is refused here, before a folder exists."""
+        prepare(self.plan.device, self.plan.threads)
         self._compilations = Compilations()
         self.plan, self.agent = given.with_horizon(self.plan, self.agent)
         env = self._make_env()

@@ -20,6 +20,26 @@ def test_a_cpu_gets_the_threads_of_the_plan(chosen: str) -> None:
     assert said.stdout.split() == ["3"]
 
 
+LOOP = """
+import os, shoal
+loop = shoal.MainLoop("cartpole", shoal.PPO(num_steps=8, num_minibatches=1), num_envs=2, threads=3, device="cpu", out="run")
+loop.run(steps=16)
+print(os.environ["NPROC"])
+try:
+    shoal.MainLoop("cartpole", shoal.PPO(), device="gpu", out="other").run(steps=16)
+except shoal.errors.ConfigError as error:
+    print(error)
+"""
+
+
+def test_a_main_loop_by_itself_chooses_device_and_threads(tmp_path) -> None:
+    env = {**os.environ, "NPROC": "2", "JAX_PLATFORMS": "cpu"}
+    said = subprocess.run([sys.executable, "-c", LOOP], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    first, second = said.stdout.splitlines()
+    assert first == "3" and second.startswith("device = 'gpu': JAX sees no GPU here")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_gpu_asked_for_leaves_the_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPROC", "2")
     monkeypatch.setattr(device, "_started", lambda: False)
