@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from shoal import registry
 from shoal.errors import ConfigError
-from shoal.ops import blocks
+from shoal.ops import blocks, serial
 from shoal.specs import MASK, STATE, Box, Discrete, Group, MultiDiscrete, Space
 from shoal.types import Array, Key, Tree
 
@@ -66,6 +66,7 @@ def mask_of(obs: Tree) -> Array | None:
 _FEW = 4  # inputs or outputs
 _NARROW = 32  # inputs
 _MANY = 128  # rows, as learning has them and acting seldom has
+_LONG = 2**22  # multiplications in a product that takes longer than handing it to another thread
 
 
 class Source(NamedTuple):
@@ -80,7 +81,7 @@ class Source(NamedTuple):
 def _product(x: Array, weight: Array, source: Source | None = None, activation: str = "") -> Array:
     """``x @ weight`` for rows [..., in], in a network with ``activation``; ``source``: what they were made from, where that is cheap."""
     if activation not in _CHEAP or x.shape[-1] > _FEW or x.ndim < 2 or x.shape[-2] < _MANY:
-        return x @ weight
+        return _times(x, weight)
 
     def added(x: Array, weight: Array) -> Array:  # in one pass with what follows
         first, *others = (x[..., i : i + 1] * weight[i] for i in range(x.shape[-1]))
@@ -97,13 +98,18 @@ def _product_back(activation: str, kept: tuple[Array, Array, Source | None], gra
         if slopes.shape[-1] <= _FEW:  # a sum over rows beats a product this narrow
             return jnp.stack([(rows * slopes[:, i : i + 1]).sum(0) for i in range(slopes.shape[-1])], axis=1)
         # XLA's CPU folds a transpose into a product that its fast kernels do not take; the barrier keeps it apart
-        return jax.lax.optimization_barrier(rows.T if source is None else _columns(source, activation)) @ slopes
+        return _times(jax.lax.optimization_barrier(rows.T if source is None else _columns(source, activation)), slopes)
 
     def blocked(rows: Array, slopes: Array) -> Array:
         return blocks.sum_rows(lambda given: turned(*given), (rows, slopes))  # convolutions have many rows to an image
 
     by_weight = jax.lax.platform_dependent(rows, slopes, cpu=blocked, default=lambda rows, slopes: rows.T @ slopes)
-    return grad @ weight.T, by_weight, None
+    return _times(grad, weight, lambda grad, weight: grad @ weight.T), by_weight, None
+
+
+def _times(x: Array, y: Array, fn: Callable[[Array, Array], Array] = jnp.matmul) -> Array:
+    """``fn``, a product of ``x`` and ``y`` [A, B], by whoever asks for it, if it is a long one."""
+    return serial.alone(fn, x, y) if x.size * max(y.shape) >= _LONG else fn(x, y)
 
 
 def _columns(source: Source, activation: str) -> Array:

@@ -262,7 +262,7 @@ def _stacks(form: Form, words: Array, drawn: Drawn) -> list[Array]:
     """Where the frames of rows lie, oldest first, and last those of their successors, whose other frames are the rows' newest; [span, B]
     each. A stack that reaches back beyond its episode repeats the first frame.
     """
-    where, last = np.where if isinstance(words, np.ndarray) else jnp.where, words[..., _last(form)] != 0
+    where, last = _where(words), words[..., _last(form)] != 0
     at, older = drawn.places.at, form.frames - 1
     span = len(at) - older
     frames, goes = [at[older:]], True
@@ -279,6 +279,10 @@ def _read(field: Field, places: Array, stack: Sequence[Array]) -> Array:
     if field.frames == 1:
         return take(places, stack[-1], 2)
     return take(places, (np if isinstance(stack[0], np.ndarray) else jnp).stack(stack, axis=-1), 2)
+
+
+def _where(like: Array) -> Any:
+    return np.where if isinstance(like, np.ndarray) else jnp.where
 
 
 def _last(form: Form) -> int:
@@ -300,8 +304,7 @@ def _choose(steps: Sequence[Array] | Array, reach: list[Array]) -> Array:
     """Of [span, B, ...] the last step reached, [B, ...]. Integers and flags only, so memory and device agree."""
     chosen = steps[0]
     for step, goes in enumerate(reach, start=1):
-        where = np.where if isinstance(chosen, np.ndarray) else jnp.where
-        chosen = where(goes.reshape(goes.shape + (1,) * (chosen.ndim - 1)), steps[step], chosen)
+        chosen = _where(chosen)(goes.reshape(goes.shape + (1,) * (chosen.ndim - 1)), steps[step], chosen)
     return chosen
 
 

@@ -41,7 +41,7 @@ class MatrixGame:
     @property
     def optimum(self) -> float:
         """The best mean return of the two agents: the best joint action in every round."""
-        return self.length * float(np.asarray(self.payoff).mean(0).max())
+        return self.length * float(np.max(np.mean(self.payoff, axis=0)))
 
     def check(self) -> None:
         try:

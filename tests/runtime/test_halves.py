@@ -17,6 +17,7 @@ import pytest
 from shoal.algos.sac import SAC
 from shoal.envs import make
 from shoal.errors import DivergedError
+from shoal.ops import serial
 from shoal.runtime import ported
 from shoal.runtime.cut import idle, with_idle
 from shoal.runtime.halves import _second_halves
@@ -185,5 +186,5 @@ def test_each_half_learns_on_the_thread_that_called_it_and_memory_is_kept(tmp_pa
     total = sum(found["threads"].values())
     pool = sum(ns for name, ns in found["threads"].items() if "XLAEigen" in name)
     assert total > 400 * 1e6, found  # an update is more than a millisecond's work
-    assert pool < 0.05 * total, found
+    assert pool < (0.3 if serial.ELSEWHERE else 0.05) * total, found  # later versions still hand over a sum of the critics
     assert found["faults"] < 10, found
