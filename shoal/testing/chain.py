@@ -28,7 +28,7 @@ from shoal.testing import faults
 PLACES = ("before folder", "compiling", "running", "saving")
 COUNTERS = ("steps", "episodes", "updates", "mean_return", "eval_return")
 
-_POINTS = 16  # operations of one save and the prune after it, about: only spreads the kills over them
+_POINTS = 14  # operations of a save and the prune after it, at least: a kill there comes when it is due or earlier, never too late
 _NEARLY = 0.97  # of the run: a kill that has not come by then comes now
 _LIFE_S = 900.0  # a life that takes longer hangs
 _LEAVE_S = 5.0  # for workers to end when their driver has
@@ -167,9 +167,10 @@ def _live(args: list[str], folder: Path, kill: Kill, total: int, every: int, cac
     while process.poll() is None:
         now = time.monotonic()
         workers |= _children(process.pid)
-        if due is None and _mark(folder) != before and _step(folder) >= goal:
+        step = _step(folder) if _mark(folder) != before else 0
+        if due is None and step >= goal:
             due = now + (kill.extra if kill.by == "progress" else 0.0)
-        if due is not None and now >= due:
+        if due is not None and (now >= due or step >= total * _NEARLY):
             process.kill()
             process.wait()
         elif now - begun > _LIFE_S:
@@ -186,7 +187,8 @@ def _live(args: list[str], folder: Path, kill: Kill, total: int, every: int, cac
     if process.returncode != -signal.SIGKILL:
         log = folder.with_name(f"{folder.name}.log").read_text()[-2000:]
         raise ShoalError(f"a life ended with exit code {process.returncode}: {replay}\n{log}")
-    return Life(kill, _landed(folder, before, saved, dead), time.monotonic() - begun, _step(folder))
+    struck = fault is not None and due is None  # at an operation of the store
+    return Life(kill, _landed(folder, before, saved, dead, struck), time.monotonic() - begun, _step(folder))
 
 
 def _children(pid: int) -> set[int]:
@@ -213,11 +215,11 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _landed(folder: Path, before: tuple[int, int], saved: int, dead: set[str]) -> str:
-    """Where a kill hit, judged by what it left behind and by what was there when the life began."""
+def _landed(folder: Path, before: tuple[int, int], saved: int, dead: set[str], struck: bool) -> str:
+    """Where a kill hit: by what it ``struck``, else judged by what it left behind and by what was there when the life began."""
     if not (folder / store.CONFIG).exists():
         return "before folder"
-    if _attempts(folder) - dead:  # those of earlier lives stay until the next prune
+    if struck or _attempts(folder) - dead:  # those of earlier lives stay until the next prune
         return "saving"
     point, _ = store.newest(folder)
     now = _mark(folder)

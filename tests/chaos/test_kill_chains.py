@@ -76,7 +76,7 @@ REPLAY = {
                                           *every(24_000)],
     "linear Q fused (cartpole)": ["linear_q", "cartpole", *LINEAR, *every(400_000)],
     "linear Q ported (CartPole-v1, mapped)": ["linear_q", "CartPole-v1", *LANES, *LINEAR, "--store", "mapped", *every(24_000)],
-    **{f"{algo.upper()} fused (pendulum)": [algo, "pendulum", *KEPT, *every(100_000)] for algo in ("sac", "td3", "ddpg")},
+    **{f"{algo.upper()} fused (pendulum)": [algo, "pendulum", *KEPT, *every(200_000)] for algo in ("sac", "td3", "ddpg")},
     **{f"{algo.upper()} ported (Pendulum-v1, {store})": [algo, "Pendulum-v1", *LANES, *KEPT, "--store", store, *every(20_000)]
        for algo, store in (("sac", "mapped"), ("td3", "host"), ("ddpg", "device"))},
     "SAC ported (Pendulum-v1, device, policy and critics side by side)": ["sac", "Pendulum-v1", *LANES, *WIDE, *every(60_000)],
