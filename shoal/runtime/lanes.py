@@ -74,6 +74,14 @@ def policy_like(algorithm: Any, spec: EnvSpec) -> Params:
     return jax.eval_shape(lambda a, k: a.policy(a.init(spec, k)), algorithm, rng.root(0))
 
 
+def check(algorithm: Any, spec: EnvSpec, num_envs: int, num_lanes: int) -> Any:
+    """The buffer of an algorithm that can learn there; what cannot, for its buffer, network or actions, is refused. Allocates nothing."""
+    buffer = algorithm.buffer(spec)
+    buffer.check(spec, num_envs, num_lanes, algorithm.num_steps)
+    policy_like(algorithm, spec)
+    return buffer
+
+
 def tried(world: World) -> World:
     """The world, knowing how its environments are brought back: they are tried for it."""
     if world.env is not None or world.vector is not None or world.mode:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shoal.errors import ConfigError
 from shoal.plan import Plan
+from shoal.runtime import lanes
 from shoal.runtime.fused import Fused
 from shoal.runtime.ported import Ported
 from shoal.tabular.engine import Tables
@@ -31,8 +32,7 @@ class Local:
             raise ConfigError("lag = 1: a fused program learns from what it has just collected; use --path ported")
         if isinstance(env, HostEnv) and path == "fused":
             raise ConfigError(f"path = 'fused': {env.spec.name!r} lives in Python and cannot be compiled; use --path ported")
-        buffer = algorithm.buffer(env.spec)
-        buffer.check(env.spec, num_envs, num_envs // lane_envs, algorithm.num_steps)
+        buffer = lanes.check(algorithm, env.spec, num_envs, num_envs // lane_envs)
         if buffer.apart and path == "fused":
             raise ConfigError("path = 'fused': replay that does not lie on the device cannot be compiled in; use --path ported")
         sizes: dict[str, Any] = {"num_envs": num_envs, "lane_envs": lane_envs, "stream_episodes": stream_episodes}

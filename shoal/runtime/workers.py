@@ -15,7 +15,7 @@ import numpy as np
 from shoal.envs.replay import random_action
 from shoal.errors import ConfigError
 from shoal.plan import Plan
-from shoal.runtime.lanes import World
+from shoal.runtime.lanes import World, check
 from shoal.types import Algorithm, Env, HostEnv
 
 _CHEAP_S = 50e-6  # a step that takes less is done before another process has heard of it
@@ -29,7 +29,7 @@ def spread(algorithm: Algorithm, env: Env | HostEnv, make_fn: Callable[[], HostE
     if plan.path == "fused":
         raise ConfigError("path = 'fused' is one program in one process; use --path ported, or --runtime local")
     num_lanes = plan.num_envs // plan.lane_size
-    algorithm.buffer(env.spec).check(env.spec, plan.num_envs, num_lanes, algorithm.num_steps)
+    check(algorithm, env.spec, plan.num_envs, num_lanes)
     if plan.workers != "auto" and int(plan.workers) > num_lanes:
         lanes = f"{num_lanes} lane{'s' if num_lanes > 1 else ''} of {plan.lane_size}"
         raise ConfigError(f"workers = {plan.workers}, but num_envs makes {lanes}; "

@@ -106,6 +106,18 @@ def test_no_folder_before_the_run():
         _ = shoal.MainLoop("cartpole", small()).folder
 
 
+@pytest.mark.parametrize(("agent", "env", "why"), [
+    (shoal.DQN(), "pendulum", "action of 'pendulum' is a Box: values of actions expect Discrete"),
+    (shoal.TD3(), "CartPole-v1", "expects actions that are real numbers between bounds, got Discrete"),
+    (shoal.PPO(net="cnn"), "cartpole", "net = 'cnn': expected image observations"),
+    (shoal.LinearQ(), "CartPole-v1", "observation of 'CartPole-v1' has no bounds on 1, 3: these features need feature_low")])
+@pytest.mark.parametrize("runtime", ["local", "processes"])
+def test_what_does_not_suit_is_refused_before_a_folder_exists(agent, env, why, runtime, tmp_path):
+    with pytest.raises(ConfigError, match=why):
+        shoal.train(agent, env, steps=64, runtime=runtime, out=tmp_path / "run", **SMALL)
+    assert not list(tmp_path.iterdir())
+
+
 def test_teams_are_named_and_checked(tmp_path):
     with pytest.raises(ConfigError, match="2 agents: give --team"):
         shoal.train(small(), "matrix_game", steps=64, out=tmp_path / "a", **SMALL)

@@ -26,7 +26,7 @@ def agent(**fields) -> DQN:
 @pytest.mark.parametrize(("who", "field"), [
     (agent(), "epsilon_schedule = 'linear'"), (agent(noisy=True, prioritised=True), r"priority_beta = 0\.4"),
     (shoal.PPO(learning_rate_schedule="linear"), "learning_rate_schedule = 'linear'"),
-    (shoal.SAC(prioritised=True), r"priority_beta = 0\.4"), (shoal.LinearQ(), "epsilon_schedule = 'linear'")])
+    (shoal.SAC(prioritised=True), r"priority_beta = 0\.4"), (shoal.LinearQ(basis="plain"), "epsilon_schedule = 'linear'")])
 def test_a_schedule_without_a_horizon_is_refused_before_a_folder_exists(run, tmp_path, who, field):
     env = "pendulum" if isinstance(who, shoal.SAC) else "cartpole"
     for budget in ({"episodes": 5}, {"minutes": 1.0}):
