@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.callbacks import Callback
     from shoal.envs import make
     from shoal.envs.view import gym_view
+    from shoal.given import Replay, ReplayPool
     from shoal.main_loop import MainLoop
     from shoal.runtime.local import Local
     from shoal.runtime.process import Processes
@@ -55,7 +56,7 @@ _LAZY = {
     "QLearning": "shoal.tabular.learner", "Sarsa": "shoal.tabular.learner", "ExpectedSarsa": "shoal.tabular.learner",
     "DoubleQLearning": "shoal.tabular.learner", "NStepSarsa": "shoal.tabular.learner", "QLambda": "shoal.tabular.learner",
     "SarsaLambda": "shoal.tabular.learner", "MonteCarlo": "shoal.tabular.learner", "DynaQ": "shoal.tabular.learner",
-    "Local": "shoal.runtime.local",
+    "Replay": "shoal.given", "ReplayPool": "shoal.given", "Local": "shoal.runtime.local",
     "Processes": "shoal.runtime.process", "Threads": "shoal.runtime.threads",
     "make": "shoal.envs", "gym_view": "shoal.envs.view",
     "train": "shoal.api", "evaluate": "shoal.api", "load": "shoal.api", "resume": "shoal.api",
@@ -63,8 +64,8 @@ _LAZY = {
 
 __all__ = ["A2C", "DDPG", "DQN", "IMPALA", "PPO", "QRDQN", "REINFORCE", "SAC", "TD3", "Callback", "DoubleQLearning", "DynaQ",
            "ExpectedSarsa", "LinearQ", "Local", "MainLoop", "MonteCarlo", "NStepSarsa", "Processes", "QLambda", "QLearning",
-           "RecurrentPPO", "Sarsa", "SarsaLambda", "Threads", "errors", "evaluate", "gym_view", "load", "make", "register",
-           "resume", "team", "train"]
+           "RecurrentPPO", "Replay", "ReplayPool", "Sarsa", "SarsaLambda", "Threads", "errors", "evaluate", "gym_view", "load",
+           "make", "register", "resume", "team", "train"]
 
 
 def __getattr__(name: str) -> Any:

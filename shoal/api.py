@@ -84,7 +84,7 @@ def train(agent: Any, env: Any, *, steps: int = 0, episodes: int = 0, minutes: f
 
     ``env`` is a name, a compiled environment, or a vector made by ``gymnasium.make_vec``; that one is evaluated on, too, and running
     episodes are given up for it. All fields of the plan are keywords (``seed``, ``num_envs``, ``eval_every`` …), besides ``out``,
-    ``callbacks`` and ``quiet``.
+    ``replay``, ``callbacks`` and ``quiet``.
     """
     registry.load_plugins(tuple(settings.get("plugins", ())))
     if isinstance(agent, str):

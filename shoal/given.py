@@ -12,6 +12,35 @@ from shoal.plan import NO_HORIZON, Plan
 TABLES = "tables"  # what learners in tables run on: see ``maker``
 
 
+class Replay:
+    """Settings of a replay buffer in place of the agent's own: ``replay=shoal.Replay(capacity=20_000, n_step=3)``."""
+
+    def __init__(self, **settings: Any):
+        self.settings = settings
+
+
+class ReplayPool(Replay):
+    """The same for a pool of ``shards`` buffers that are drawn from as one."""
+
+    def __init__(self, shards: int = 4, **settings: Any):
+        super().__init__(shards=shards, **settings)
+
+
+def with_replay(agent: Any, replay: Any) -> Any:
+    """The agent with what ``replay`` says of its buffer, so that a run's record is that of an agent made with it."""
+    if replay is None:
+        return agent
+    if not isinstance(replay, Replay):
+        raise ConfigError(f"replay = {replay!r}: expected shoal.Replay(...) or shoal.ReplayPool(...)")
+    known = getattr(agent, "KEPT", ())
+    if not known:
+        raise ConfigError(f"replay: {type(agent).__name__} does not learn from a replay buffer; leave it out")
+    for key in replay.settings:
+        if key not in known:
+            raise ConfigError(f"replay: unknown setting {key!r}{nearest(key, known)}")
+    return dataclasses.replace(agent, **replay.settings)
+
+
 def describe(env: Any, agent: Any, runtime: Any, settings: dict[str, Any]) -> Plan:
     """The plan that names what was given; objects without a registered name are marked and cannot be resumed by name."""
     team = registry.name_of("team", type(agent)) or ""

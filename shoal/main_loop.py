@@ -34,14 +34,17 @@ METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 class MainLoop:
     """Trains ``agent`` in ``env``; every field of the plan is a keyword. ``run`` does it.
 
-    ``env`` is a name, an environment, or a vector made by ``gymnasium.make_vec``; ``agent`` an algorithm, or a team of one.
+    ``env`` is a name, an environment, or a vector made by ``gymnasium.make_vec``; ``agent`` an algorithm, or a team of one; ``replay`` a
+    ``Replay`` or ``ReplayPool``, for settings of its buffer in place of its own.
     """
 
-    def __init__(self, env: str | Env | HostEnv, agent: Algorithm, *, runtime: Any = "local", out: str | Path | None = None,
-                 callbacks: tuple[Callback, ...] = (), quiet: bool = True, resume: bool = False, **settings: Any):
+    def __init__(self, env: str | Env | HostEnv, agent: Algorithm, *, replay: Any = None, runtime: Any = "local",
+                 out: str | Path | None = None, callbacks: tuple[Callback, ...] = (), quiet: bool = True,
+                 resume: bool = False, **settings: Any):
         """``resume`` continues the run that ``out`` holds; without it, ``out`` must be absent or empty."""
         registry.load_plugins(tuple(settings.get("plugins", ())))
         env, settings = gym_vector.adopt(env, settings)
+        agent = given.with_replay(agent, replay)
         self.plan = given.describe(env, agent, runtime, settings)
         self._resuming = resume
         self._out = Path(out) if out is not None else None

@@ -74,6 +74,10 @@ class Replay:
     l2: float = 0.0
     """Weight decay."""
 
+    KEPT: ClassVar[tuple[str, ...]] = (
+        "capacity", "start_size", "batch_size", "updates", "update_every", "n_step", "store", "memory_limit", "shards", "routing",
+        "prioritised", "priority_alpha", "priority_beta", "hindsight", "hindsight_goals",
+    )  # what ``replay=`` may say
     RANGES: ClassVar[dict] = {
         "num_steps": (1, 1_000_000), "capacity": (1, 2**31 - 1), "start_size": (1, 2**31 - 1), "batch_size": (1, 2**20),
         "updates": (1, 1_000_000), "update_every": (1, 1_000_000_000), "n_step": (1, 1_000), "priority_alpha": (0, 1),

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import shoal
 from shoal import store
 from shoal.algos.dqn import DQN
 from shoal.buffers import layout
@@ -125,6 +126,21 @@ def test_what_cannot_work_is_refused_before_a_folder_exists(run, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_said_of_the_buffer_apart_is_the_agents_own(run, tmp_path):
+    one = run("cartpole", agent("device", shards=3, n_step=2, capacity=600), steps=512)
+    told = run("cartpole", agent("device"), steps=512, replay=shoal.ReplayPool(3, n_step=2, capacity=600))
+    assert told.sha == one.sha and told.result["updates"] == one.result["updates"] > 0
+    assert shoal.resume(told.folder, steps=64).result["steps"] == 576  # its record names all of it
+    for who, replay, why in ((agent("device"), shoal.Replay(capacty=5), "replay: unknown setting 'capacty'; did you mean 'capacity'"),
+                             (agent("device"), shoal.Replay(hidden=(4,)), "replay: unknown setting 'hidden'"),
+                             (agent("device"), {"capacity": 5}, r"replay = {'capacity': 5}: expected shoal\.Replay\(\.\.\.\) or"),
+                             (agent("device"), shoal.ReplayPool(batch_size=4096), "batch_size = 4096: larger than the buffer"),
+                             (shoal.PPO(), shoal.Replay(), "replay: PPO does not learn from a replay buffer; leave it out")):
+        with pytest.raises(ConfigError, match=why):
+            run("cartpole", who, steps=64, replay=replay, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_disk_that_fills_up_under_the_rows_is_an_error_that_names_them(run):
     faults.arm("buffer", "allocate", 1, "enospc", forever=True)
     with pytest.raises(StoreError, match=r"replay: no room for another .* MiB of replay: No space left on device"):
@@ -132,8 +148,6 @@ def test_a_disk_that_fills_up_under_the_rows_is_an_error_that_names_them(run):
 
 
 def test_a_policy_is_loaded_beside_a_run_without_touching_its_rows(run):
-    import shoal
-
     done = go(run, "mapped")
     before = {path.name: path.stat().st_mtime_ns for path in (done.folder / "replay").iterdir()}
     assert shoal.evaluate(done.folder, episodes=2)["episodes"] == 2
