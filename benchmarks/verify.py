@@ -72,7 +72,6 @@ TASKS = {
     "dqn_acrobot": Task("acrobot", "Acrobot-v1", 100_000, -90.0, "SB3 −76.6 at 100k", "dqn", num_seeds=10),
     "dqn_mountain_car": Task("mountain_car", "MountainCar-v0", 120_000, -115.0, "SB3 −100.8 at 120k", "dqn", num_seeds=10),
     "qr_dqn_cartpole": Task("cartpole", "CartPole-v1", 50_000, 475.0, "SB3 500 at 50k", "qr_dqn", num_seeds=10),
-    "qr_dqn_mountain_car": Task("mountain_car", "MountainCar-v0", 120_000, -115.0, "SB3 −106.0 at 120k", "qr_dqn", num_seeds=10),
     "linear_q_cartpole": Task("cartpole", "CartPole-v1", 100_000, 475.0, "–", "linear_q", num_seeds=10),
     "linear_q_mountain_car": Task("mountain_car", "MountainCar-v0", 120_000, -115.0, "–", "linear_q", num_seeds=10),
     "ddpg_pendulum": Task("pendulum", "Pendulum-v1", 20_000, -180.0, "SB3 −152.1 at 20k", "ddpg"),
